@@ -1,0 +1,128 @@
+"""Engine and allocator settings as a scenario spells them.
+
+Engine keys are vLLM's names verbatim, so that a serving command can be copied over. ``None`` means "as the
+engine profile says" (see ``profiles``).
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, BeforeValidator, Field, field_validator
+
+from simulator import units
+from simulator.fields import Bytes, Config, Ratio, Seconds
+
+ProfileName = Literal["generic", "vllm-0.33", "vllm-0.11", "vllm-0.6", "sglang", "cann-recipes"]
+SchedulerName = Literal["continuous", "prefill_first", "static", "replay"]
+OnOom = Literal["fail", "wait", "preempt_recompute", "preempt_swap"]
+DType = Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8", "int4"]
+FreeOrder = Literal["lifo", "fifo", "address_ordered", "first_fit_scan"]
+
+
+class EngineConfig(Config):
+    """What the serving engine is told at start-up."""
+
+    profile: ProfileName = "generic"
+    scheduler: SchedulerName = "continuous"
+    tensor_parallel_size: int = Field(1, ge=1)
+    pipeline_parallel_size: int = Field(1, ge=1)
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    fraction_of: Literal["total", "free_after_weights", "free_at_start"] = "total"
+    kv_cache_dtype: DType = "auto"
+    max_num_seqs: int = Field(256, ge=1)
+    max_num_batched_tokens: int = Field(8192, ge=1)
+    max_model_len: int | None = Field(None, ge=1)
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = Field(0, ge=0)
+    on_oom: OnOom = "preempt_recompute"
+    swap_bytes: Bytes = Field(4 * 2**30, validation_alias=AliasChoices("swap_bytes", "swap_space"))
+    queue_timeout: Seconds | None = None
+    step_time: Seconds | None = None
+    watermark: Ratio | None = None
+    num_lookahead_tokens: int = Field(0, ge=0)
+    whole_prompt_admission: bool | None = None
+    reserved_tokens_per_request: int | None = Field(None, ge=0)
+    activation_bytes: Bytes | None = None
+    runtime_bytes: Bytes | None = None
+    graph_bytes: Bytes | None = None
+
+
+def _page_size(value: object) -> object:
+    """A bare integer is tokens; a text with a unit is bytes and stays text, normalised to ``"<n>B"``."""
+    if isinstance(value, str) and not value.strip().isdigit():
+        return f"{units.parse_bytes(value)}B"
+    return value
+
+
+PageSize = Annotated[int | str, BeforeValidator(_page_size)]
+
+
+class PoolConfig(Config):
+    """What every allocator may override about its pool."""
+
+    label: str | None = None
+    kv_capacity_bytes: Bytes | None = None
+    max_pages: int | Literal["unlimited"] | None = Field(
+        None, validation_alias=AliasChoices("max_pages", "num_gpu_blocks_override")
+    )
+    safety_factor: float | None = Field(None, gt=0)
+    page_size: PageSize = Field(128, validation_alias=AliasChoices("page_size", "block_size"))
+
+    @field_validator("page_size")
+    @classmethod
+    def _positive(cls, value: int | str) -> int | str:
+        if (int(value[:-1]) if isinstance(value, str) else value) < 1:
+            raise ValueError("page_size must be at least one token (or one byte)")
+        return value
+
+
+class ContiguousConfig(PoolConfig):
+    """One unbroken range of addresses a sequence. ``page_size`` here is the granule that sizes round up to."""
+
+    kind: Literal["contiguous"]
+    page_size: PageSize = Field(1, validation_alias=AliasChoices("page_size", "block_size"))
+    reserve: Literal["max_model_len", "pow2", "exact", "grow"] = "max_model_len"
+    fit: Literal["first", "best", "next", "worst", "buddy"] = "first"
+    grow_tokens: int = Field(128, ge=1, description="how far a `grow` reservation is extended at a time")
+
+
+class PagedBase(PoolConfig):
+    """What all paged allocators share."""
+
+    free_order: FreeOrder | None = None
+    null_page: bool | None = None
+    page_table_align_bytes: int = Field(128, ge=4)
+
+
+class PagedConfig(PagedBase):
+    """Equal pages, one page table a sequence."""
+
+    kind: Literal["paged"]
+
+
+class PagedCowConfig(PagedBase):
+    """Paged with reference counts: prefix sharing, forks, copy-on-write."""
+
+    kind: Literal["paged_cow"]
+    enable_prefix_caching: bool = True
+
+
+class DefragTrigger(Config):
+    """When to compact; any condition that holds starts it."""
+
+    on_failure: bool = True
+    fragmentation: Ratio | None = None
+    period: Seconds | None = None
+
+
+class PagedDefragConfig(PagedBase):
+    """Paged in runs of adjacent pages, compacted when runs become scarce."""
+
+    kind: Literal["paged_defrag"]
+    run_length: int = Field(8, ge=1)
+    trigger: DefragTrigger = DefragTrigger()
+    max_moves_per_step: int = Field(64, ge=1)
+
+
+AllocatorConfig = Annotated[
+    ContiguousConfig | PagedConfig | PagedCowConfig | PagedDefragConfig, Field(discriminator="kind")
+]

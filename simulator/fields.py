@@ -1,0 +1,35 @@
+"""Typed YAML fields: the quantities of ``units`` as pydantic types, and the strict base of every config.
+
+A field typed ``Bytes`` accepts ``4096`` or ``"61.27GiB"`` in YAML and is an ``int`` in Python; likewise
+``Seconds``, ``PerSecond``, ``Bandwidth``, ``Hertz`` and ``Flops``. Unknown keys are errors everywhere.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from simulator import units
+
+
+class Config(BaseModel):
+    """Base of every typed YAML mapping: immutable, unknown keys refused, ``-`` accepted for ``_`` in keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False, validate_default=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dashes_to_underscores(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            return {key.replace("-", "_") if isinstance(key, str) else key: value for key, value in data.items()}
+        return data
+
+
+Bytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(ge=0)]
+Seconds = Annotated[float, BeforeValidator(units.parse_seconds), Field(ge=0)]
+PerSecond = Annotated[float, BeforeValidator(units.parse_rate), Field(gt=0)]
+Bandwidth = Annotated[float, BeforeValidator(units.parse_bandwidth), Field(gt=0)]
+Hertz = Annotated[float, BeforeValidator(units.parse_hertz), Field(gt=0)]
+Flops = Annotated[float, BeforeValidator(units.parse_flops), Field(gt=0)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
