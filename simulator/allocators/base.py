@@ -1,0 +1,183 @@
+"""What every allocator answers to: one small protocol, and the values that cross it.
+
+The engine asks, the allocator answers with a value: failure to fit is ``None`` or ``False`` and the reason is
+``allocator.shortfall``; it is never an exception. A broken invariant is an ``AssertionError``.
+
+How the engine and an allocator talk about one sequence::
+
+    holding = allocator.admit(demand, tokens)     # room for the first `tokens` tokens, or None
+    while holding.capacity_tokens < length:       # the engine calls again only past this length
+        allocator.grow(holding, length)           # True, or False and nothing has changed
+    allocator.release(holding)                    # everything the sequence held
+
+``capacity_tokens`` is the length up to which the sequence needs no further call. A paged allocator sets it to
+the end of the last page, a maximal reservation sets it to ``max_model_len`` and is never asked again.
+
+Work that an allocator causes on the device or the host (bytes copied, free-list search) is modelled traffic: it
+piles up in ``allocator.work`` and the engine charges it to the step that caused it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Cause = Literal["capacity", "fragmentation"]
+
+
+class Demand(Protocol):
+    """What an allocator may know of a sequence: who it is and how long it will get.
+
+    ``prompt_tokens`` are computed before the first output token. ``final_tokens`` is the number of tokens whose KV
+    is ever written (prompt + outputs - 1: the last output is never fed back). ``output_tokens`` is the number
+    of output tokens. Only reservations that are meant to know the future (``exact``) read the last two.
+    """
+
+    request_id: int
+    prompt_tokens: int
+    output_tokens: int
+    final_tokens: int
+
+
+class Holding:
+    """What one sequence holds. Allocators subclass it; the engine reads only these three numbers.
+
+    ``capacity_tokens``: no call is needed until the sequence is longer than this.
+    ``held_tokens``: token slots set aside for this sequence (shared pages count for each sharer).
+    ``hit_tokens``: leading tokens whose KV was already there at admission and need no computing.
+    """
+
+    __slots__ = ("capacity_tokens", "demand", "held_tokens", "hit_tokens")
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.capacity_tokens = 0
+        self.held_tokens = 0
+        self.hit_tokens = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Why the last request for memory was refused, in bytes, at that moment.
+
+    ``capacity``: fewer bytes were free than needed. ``fragmentation``: enough were free, but no placement exists.
+    """
+
+    cause: Cause
+    needed_bytes: int
+    free_bytes: int
+    largest_free_bytes: int
+
+
+@dataclass(slots=True)
+class Work:
+    """Traffic caused since the engine last looked; the engine charges it to the running step and clears it."""
+
+    copied_bytes: int = 0
+    search_cycles: int = 0
+    table_bytes: int = 0
+    new_pages: int = 0
+
+    def clear(self) -> None:
+        self.copied_bytes = self.search_cycles = self.table_bytes = self.new_pages = 0
+
+    def any(self) -> bool:
+        return bool(self.copied_bytes or self.search_cycles or self.table_bytes or self.new_pages)
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """A snapshot of the pool, in bytes unless named otherwise.
+
+    ``allocated + cached + free = capacity``: *allocated* is held by at least one sequence, *cached* is kept for
+    possible reuse and given up on demand, *free* is the rest. ``largest_free_bytes`` is the largest request
+    that can be placed now. ``unusable_bytes`` is room that is free but can serve no page or range
+    (a tail smaller than a page, the reserved null page).
+    """
+
+    capacity_bytes: int
+    allocated_bytes: int
+    cached_bytes: int
+    free_bytes: int
+    largest_free_bytes: int
+    unusable_bytes: int = 0
+
+    @property
+    def fragmentation_ratio(self) -> float:
+        """1 - largest free / total free (GMLake's and jemalloc's measure): 0 when all free bytes are one piece."""
+        available = self.free_bytes + self.cached_bytes
+        return 1.0 - self.largest_free_bytes / available if available else 0.0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the start, for the report."""
+
+    moved_bytes: int = 0
+    moves: int = 0
+    cow_copies: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    evictions: int = 0
+    unshared_pages: int = 0
+    defrag_runs: int = 0
+    pages_taken: int = 0
+
+
+class Allocator(ABC):
+    """One policy about KV memory. See the module docstring for the conversation it takes part in."""
+
+    kind: str
+    #: bytes of KV that one token costs on one device
+    bytes_per_token: int
+    #: tokens of KV a kernel finds contiguous (page size; the tile size for a contiguous range)
+    tile_tokens: int
+    #: pages in the pool; 0 when the pool is not made of pages
+    max_pages: int
+    #: bytes under the allocator's control
+    capacity_bytes: int
+    #: bytes held by sequences now (each shared page once)
+    allocated_bytes: int
+    #: tokens that are counted by more than one sequence: sum over shared pages of (sharers - 1) * tokens in it
+    duplicate_tokens: int
+    #: whether one sequence can be forked into several that share memory
+    can_fork: bool = False
+
+    def __init__(self) -> None:
+        self.work = Work()
+        self.totals = Totals()
+        self.shortfall: Shortfall | None = None
+        self.allocated_bytes = 0
+        self.duplicate_tokens = 0
+
+    @abstractmethod
+    def can_ever_hold(self, demand: Demand) -> bool:
+        """Whether an empty pool could hold the whole life of ``demand``; if not the request is ``too_large``."""
+
+    @abstractmethod
+    def admit(self, demand: Demand, tokens: int, *, whole_tokens: int = 0, keep_free_bytes: int = 0) -> Holding | None:
+        """Room for the first ``tokens`` tokens of a new sequence, or ``None`` with ``shortfall`` set.
+
+        ``whole_tokens``: refuse unless this many tokens would fit now, though only ``tokens`` are taken (admission by
+        the whole prompt). ``keep_free_bytes``: refuse unless this much stays free afterwards (watermark).
+        """
+
+    @abstractmethod
+    def grow(self, holding: Holding, tokens: int) -> bool:
+        """Raise ``holding.capacity_tokens`` to at least ``tokens``; ``False``, with ``shortfall``, changes nothing."""
+
+    @abstractmethod
+    def release(self, holding: Holding) -> None:
+        """Give back everything ``holding`` has. Releasing twice is an ``AssertionError``."""
+
+    @abstractmethod
+    def occupancy(self) -> Occupancy:
+        """The pool now."""
+
+    @abstractmethod
+    def check(self, holdings: Iterable[Holding]) -> None:
+        """Assert every invariant, given all live holdings: conservation, no overlap, refcounts, capacities."""
+
+    def holding_bytes(self, holding: Holding) -> int:
+        """Bytes that ``holding`` keeps from others, for explanations."""
+        return holding.held_tokens * self.bytes_per_token
