@@ -1,0 +1,77 @@
+"""Bad input, as a value: what is wrong, where, what is allowed, and the nearest valid name.
+
+Every loader collects ``Problem`` records and raises one ``InputError`` with all of them, so that a user
+mends a file in one pass. The command line prints it and exits with code 2.
+"""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_SHOWN_NAMES = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing wrong with the input.
+
+    ``file`` and ``line`` (1-based) say where; ``option`` replaces them for a command-line option. ``key`` is the
+    dotted path of the key, empty when no key is concerned.
+    """
+
+    message: str
+    file: str = ""
+    line: int | None = None
+    option: str = ""
+    key: str = ""
+    found: str | None = None
+    allowed: tuple[str, ...] = ()
+    nearest: str | None = None
+
+    def __str__(self) -> str:
+        """``file:line: key: message; did you mean 'x'? allowed: a, b``."""
+        line = f"{self.file}:{self.line}" if self.line is not None else self.file
+        head = ": ".join(part for part in (self.option or line, self.key) if part)
+        text = f"{head}: {self.message}" if head else self.message
+        if self.nearest is not None:
+            text += f"; did you mean {self.nearest!r}?"
+        if self.allowed:
+            text += f"{' ' if self.nearest is not None else '; '}allowed: {_listed(self.allowed)}"
+        return text
+
+
+class InputError(ValueError):
+    """The input cannot be used; ``problems`` holds every reason, in the order of the file."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def nearest_name(name: object, names: Iterable[str]) -> str | None:
+    """The name of ``names`` that ``name`` was probably meant to be, or ``None``. Case is ignored."""
+    by_lower = {known.lower(): known for known in names}
+    found = difflib.get_close_matches(str(name).lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
+    if not found:
+        found = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[found[0]] if found else None
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """``value`` as a user wrote it, on one line of at most about ``limit`` characters."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return f"a mapping ({len(value)} keys)" if value else "an empty mapping"
+    if isinstance(value, list):
+        return f"a list ({len(value)} items)" if value else "an empty list"
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 4] + "..." + text[-1]
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    if len(names) <= _SHOWN_NAMES:
+        return ", ".join(names)
+    return ", ".join(names[:_SHOWN_NAMES]) + f", ... ({len(names)} in all)"
