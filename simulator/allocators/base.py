@@ -42,7 +42,7 @@ class Demand(Protocol):
 class Holding:
     """What one sequence holds. Allocators subclass it; the engine reads only these three numbers.
 
-    ``capacity_tokens``: no call is needed until the sequence is longer than this.
+    ``capacity_tokens``: no call is needed until the sequence is longer than this (never above ``held_tokens``).
     ``held_tokens``: token slots set aside for this sequence (shared pages count for each sharer).
     ``hit_tokens``: leading tokens whose KV was already there at admission and need no computing.
     """
@@ -138,8 +138,11 @@ class Allocator(ABC):
     capacity_bytes: int
     #: bytes held by sequences now (each shared page once)
     allocated_bytes: int
-    #: tokens that are counted by more than one sequence: sum over shared pages of (sharers - 1) * tokens in it
-    duplicate_tokens: int
+    #: bytes that ``tokens * bytes_per_token`` counts but the pool does not store: a shared page once more for each
+    #: sharer after the first, and what window layers have dropped
+    discount_bytes: int
+    #: held bytes that no token will ever fill (past the sequence's end, padding); the `internal` waste
+    tail_bytes: int
     #: whether one sequence can be forked into several that share memory
     can_fork: bool = False
 
@@ -148,7 +151,8 @@ class Allocator(ABC):
         self.totals = Totals()
         self.shortfall: Shortfall | None = None
         self.allocated_bytes = 0
-        self.duplicate_tokens = 0
+        self.discount_bytes = 0
+        self.tail_bytes = 0
 
     @abstractmethod
     def can_ever_hold(self, demand: Demand) -> bool:
@@ -163,8 +167,12 @@ class Allocator(ABC):
         """
 
     @abstractmethod
-    def grow(self, holding: Holding, tokens: int) -> bool:
-        """Raise ``holding.capacity_tokens`` to at least ``tokens``; ``False``, with ``shortfall``, changes nothing."""
+    def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
+        """Make room for a sequence of ``tokens`` tokens, the last ``new_tokens`` of them about to be computed.
+
+        ``False``, with ``shortfall`` set, leaves the holding as it was, except that memory which none of the new
+        tokens can see (window layers) is given back first, as vLLM does.
+        """
 
     @abstractmethod
     def release(self, holding: Holding) -> None:
@@ -177,6 +185,13 @@ class Allocator(ABC):
     @abstractmethod
     def check(self, holdings: Iterable[Holding]) -> None:
         """Assert every invariant, given all live holdings: conservation, no overlap, refcounts, capacities."""
+
+    def _set_held(self, holding: Holding, held_tokens: int) -> None:
+        """Record that ``holding`` now holds ``held_tokens`` slots, keeping ``tail_bytes`` exact."""
+        final = holding.demand.final_tokens
+        before, after = max(0, holding.held_tokens - final), max(0, held_tokens - final)
+        holding.held_tokens = held_tokens
+        self.tail_bytes += (after - before) * self.bytes_per_token
 
     def holding_bytes(self, holding: Holding) -> int:
         """Bytes that ``holding`` keeps from others, for explanations."""

@@ -1,0 +1,1 @@
+"""Who decides about KV memory: one policy a file behind the protocol in ``base``."""

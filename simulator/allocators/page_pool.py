@@ -1,0 +1,99 @@
+"""The free pages of one pool and the order in which they are reused.
+
+Four orders, as engines have them:
+
+``lifo``
+    the page freed last is taken first (vLLM 0.6, SGLang): warm, O(1).
+``fifo``
+    the page freed first is taken first (vLLM 0.11, cann-recipes): O(1), doubles as an LRU order for cached pages.
+``address_ordered``
+    the lowest page id first: keeps the used part of the pool dense, O(log free).
+``first_fit_scan``
+    the same pages, found by looking at every page from 0 on. The scan is what is modelled, so its cost is charged
+    in ``search_cycles`` and not paid in host time.
+
+Pages never handed out yet are a single counter, not a list, so a pool of millions of pages costs nothing until
+it is used.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from simulator.config import FreeOrder
+
+#: cycles to test one page's flag in a host-side scan (load, compare, branch); assumed, one per cycle and more
+SCAN_CYCLES_PER_PAGE = 2
+#: cycles of one free-list operation: a link read and a head update
+LIST_CYCLES_PER_PAGE = 8
+#: cycles of one level of a heap or tree
+HEAP_CYCLES_PER_LEVEL = 6
+
+
+class PagePool:
+    """Ids ``first_page .. max_pages - 1``, each either free here or owned by somebody else.
+
+    ``take`` and ``give`` cost O(pages moved) (times log for ``address_ordered``), never O(pool).
+    """
+
+    def __init__(self, max_pages: int, order: FreeOrder, *, first_page: int = 0) -> None:
+        self.max_pages = max_pages
+        self.order = order
+        self.first_page = first_page
+        self._fresh = first_page
+        self._recycled: list[int] = []
+        self._queue: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return self.max_pages - self._fresh + len(self._recycled) + len(self._queue)
+
+    def take(self, count: int) -> list[int]:
+        """``count`` page ids in the order of reuse; the caller has checked that so many are free."""
+        assert 0 <= count <= len(self), f"{count} pages asked, {len(self)} free"
+        if self.order == "fifo":
+            taken = self._take_fresh(count)
+            queue = self._queue
+            taken.extend([queue.popleft() for _ in range(count - len(taken))])
+        elif self.order == "lifo":
+            recycled = self._recycled
+            reused = min(count, len(recycled))
+            taken = recycled[: -reused - 1 : -1] if reused else []
+            del recycled[len(recycled) - reused :]
+            taken += self._take_fresh(count - reused)
+        else:
+            recycled = self._recycled
+            taken = [heapq.heappop(recycled) for _ in range(min(count, len(recycled)))]
+            taken += self._take_fresh(count - len(taken))
+        return taken
+
+    def give(self, pages: Iterable[int]) -> None:
+        """Return pages; in ``lifo`` the last one given is the first to be taken again."""
+        if self.order == "fifo":
+            self._queue.extend(pages)
+        elif self.order == "lifo":
+            self._recycled.extend(pages)
+        else:
+            for page in pages:
+                heapq.heappush(self._recycled, page)
+
+    def search_cycles(self, taken: Sequence[int]) -> int:
+        """Modelled cost of having found ``taken`` (ids just returned by ``take``)."""
+        if self.order == "first_fit_scan":
+            return SCAN_CYCLES_PER_PAGE * (sum(taken) + len(taken))
+        if self.order == "address_ordered":
+            return HEAP_CYCLES_PER_LEVEL * max(1, len(self).bit_length()) * len(taken)
+        return LIST_CYCLES_PER_PAGE * len(taken)
+
+    def free_ids(self) -> list[int]:
+        """Every free id in the order in which pages would be taken; O(free), for checks and pictures only."""
+        fresh = list(range(self._fresh, self.max_pages))
+        if self.order == "fifo":
+            return fresh + list(self._queue)
+        if self.order == "lifo":
+            return self._recycled[::-1] + fresh
+        return sorted(self._recycled) + fresh
+
+    def _take_fresh(self, count: int) -> list[int]:
+        start = self._fresh
+        self._fresh = min(start + count, self.max_pages)
+        return list(range(start, self._fresh))
