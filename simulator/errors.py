@@ -33,6 +33,8 @@ class Problem:
         line = f"{self.file}:{self.line}" if self.line is not None else self.file
         head = ": ".join(part for part in (self.option or line, self.key) if part)
         text = f"{head}: {self.message}" if head else self.message
+        if self.found is not None and self.found not in self.message:
+            text += f"; found {self.found}"
         if self.nearest is not None:
             text += f"; did you mean {self.nearest!r}?"
         if self.allowed:
@@ -58,7 +60,7 @@ def nearest_name(name: object, names: Iterable[str]) -> str | None:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """``value`` as a user wrote it, on one line of at most about ``limit`` characters."""
+    """``value`` as a user wrote it, on one printable line of at most about ``limit`` characters."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
