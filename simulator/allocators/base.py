@@ -18,11 +18,16 @@ piles up in ``allocator.work`` and the engine charges it to the step that caused
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Cause = Literal["capacity", "fragmentation"]
+
+CopyHook = Callable[[int, int, int], None]
+"""Told of a copy of KV that an allocator has made: source, destination, count. In a paged pool these are the first
+page ids and how many pages follow each other, in a contiguous one byte addresses and bytes. A page in host memory
+is named by a negative number (host page ``h`` is ``-1 - h``), one page a call."""
 
 
 class Demand(Protocol):
@@ -122,6 +127,7 @@ class Totals:
     unshared_pages: int = 0
     defrag_runs: int = 0
     pages_taken: int = 0
+    unmerged_runs: int = 0
 
 
 class Allocator(ABC):
@@ -150,6 +156,8 @@ class Allocator(ABC):
         self.work = Work()
         self.totals = Totals()
         self.shortfall: Shortfall | None = None
+        #: called at each copy, after the destination is taken and before the source is given back
+        self.on_copy: CopyHook | None = None
         self.allocated_bytes = 0
         self.discount_bytes = 0
         self.tail_bytes = 0
@@ -177,6 +185,14 @@ class Allocator(ABC):
     @abstractmethod
     def release(self, holding: Holding) -> None:
         """Give back everything ``holding`` has. Releasing twice is an ``AssertionError``."""
+
+    def maintain(self, now_ns: int, holdings: Iterable[Holding]) -> bool:
+        """Background work, called once at each scheduling point; whether anything moved (its cost is in ``work``)."""
+        return False
+
+    def maintenance_due_ns(self, now_ns: int) -> int | None:
+        """When ``maintain`` must be called next even if no memory changes hands; ``None``: never."""
+        return None
 
     @abstractmethod
     def occupancy(self) -> Occupancy:

@@ -19,6 +19,7 @@ it is used.
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from simulator.config import FreeOrder
 
@@ -28,6 +29,20 @@ SCAN_CYCLES_PER_PAGE = 2
 LIST_CYCLES_PER_PAGE = 8
 #: cycles of one level of a heap or tree
 HEAP_CYCLES_PER_LEVEL = 6
+
+
+class FreePages(Protocol):
+    """What a paged allocator asks of whatever keeps its free pages."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, count: int) -> list[int]: ...
+
+    def give(self, pages: Iterable[int]) -> None: ...
+
+    def search_cycles(self, taken: Sequence[int]) -> int: ...
+
+    def free_ids(self) -> list[int]: ...
 
 
 class PagePool:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.allocators.base import Allocator, Demand, Holding, Occupancy, Shortfall
-from simulator.allocators.page_pool import PagePool
+from simulator.allocators.page_pool import FreePages, PagePool
 from simulator.config import FreeOrder
 from simulator.units import align_up, ceil_div
 
@@ -102,7 +102,7 @@ class PagedAllocator(Allocator):
         self.tile_tokens = layout.page_tokens
         self.max_pages = max_pages
         self.capacity_bytes = max_pages * layout.page_bytes
-        self.pool = PagePool(max_pages, free_order, first_page=int(null_page))
+        self.pool: FreePages = PagePool(max_pages, free_order, first_page=int(null_page))
         self.usable_pages = len(self.pool)
         self._null_pages = int(null_page)
         self._reverse_release = reverse_release
@@ -268,13 +268,17 @@ class PagedAllocator(Allocator):
             unseen = max(0, computed_tokens - group.window_tokens + 1)
             rows = unseen // self.layout.page_tokens - holding.dropped[index]
             if rows > 0:
-                table = holding.tables[index]
-                dead = table[: rows * group.copies]
-                del table[: rows * group.copies]
-                self._give(dead[::-1] if self._reverse_release else dead)
-                holding.dropped[index] += rows
-                self.discount_bytes += self._row_bytes(group, rows)
-                self.tail_bytes -= rows * self.layout.padding_bytes(group)
+                self._drop_rows(holding, index, rows)
+
+    def _drop_rows(self, holding: PagedHolding, index: int, rows: int) -> None:
+        """Give back the oldest ``rows`` rows of one group."""
+        group, table = self.layout.groups[index], holding.tables[index]
+        dead = table[: rows * group.copies]
+        del table[: rows * group.copies]
+        self._give(dead[::-1] if self._reverse_release else dead)
+        holding.dropped[index] += rows
+        self.discount_bytes += self._row_bytes(group, rows)
+        self.tail_bytes -= rows * self.layout.padding_bytes(group)
 
     def _next_call(self, holding: PagedHolding) -> int:
         """Length up to which no page is due and none can be dropped."""
