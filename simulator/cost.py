@@ -1,0 +1,148 @@
+"""Seconds of one engine step: host and launch cost, linear layers, attention, KV writes, collectives, memory moves.
+
+On a real 910B a step of a small batch is dominated by the host: an eager step launches about ten kernels a layer,
+none shorter than the launch floor. So a step is a sum, ``host + launches + device work``, each with its own
+parameter, and the device work is the roofline of what is moved and computed.
+"""
+
+from typing import Any
+
+from simulator import roofline
+from simulator.config import EngineConfig
+from simulator.decode_attention import group_attention
+from simulator.device import Device
+from simulator.model_shape import Model, kv_dtype_bytes
+from simulator.step_load import StepLoad
+from simulator.tiles import KernelOptions
+from simulator.units import NS_PER_S
+
+__all__ = ["StepCost", "StepLoad"]
+
+# Kernels of a decoder layer in eager mode: norm, QKV, rotation, cache write, attention, output projection, norm,
+# gate and up, activation, down. A mixture of experts routes, sorts, multiplies twice and merges instead of the last
+# three; latent attention projects twice as often. Tensor parallelism adds two collectives.
+LAYER_KERNELS = 10
+MOE_KERNELS = 4
+MLA_KERNELS = 5
+COLLECTIVE_KERNELS = 2
+# Host work for each running sequence and step (inputs, sampling, detokenising): the vllm-ascend FAQ reckons
+# +0.5 to 1 ms of TPOT for 4 more sequences; MindIE on Qwen2.5-7B shows 0.24-0.31 ms a sequence.
+HOST_SEQUENCE_S = 0.25e-3
+
+
+class StepCost:
+    """The step times of one model on ``tensor_parallel_size`` * ``pipeline_parallel_size`` devices.
+
+    ``page_tokens`` is the page size of the attention kernel, ``run_pages`` the mean number of physically adjacent
+    pages (they merge into one burst), ``options`` how the kernel is written.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        model: Model,
+        engine: EngineConfig,
+        *,
+        page_tokens: int,
+        run_pages: float = 1.0,
+        options: KernelOptions | None = None,
+        host_sequence_s: float = HOST_SEQUENCE_S,
+    ) -> None:
+        self.device, self.model, self.engine = device, model, engine
+        self.tp, self.pp = engine.tensor_parallel_size, engine.pipeline_parallel_size
+        self.host_sequence_s = host_sequence_s
+        self.kv_bytes = kv_dtype_bytes(model, engine.kv_cache_dtype)
+        chosen = options or KernelOptions(run_pages=run_pages)
+        self.groups = group_attention(
+            device, model, tp=self.tp, kv_bytes=self.kv_bytes, page_tokens=page_tokens, options=chosen
+        )
+        self.prefill = tuple(
+            roofline.prefill_attention(device, model, group, tp=self.tp, kv_bytes=self.kv_bytes)
+            for group in model.groups
+        )
+        self.token_bytes = sum(group.bytes_per_token(self.tp, self.kv_bytes) for group in model.groups)
+        self.launches_s = launches(model, self.tp) * device.launch_s
+        self._step_ns = None if engine.step_time is None else max(1, round(engine.step_time * NS_PER_S))
+        self._bases: dict[int, float] = {}
+
+    def step_ns(self, load: StepLoad) -> int:
+        """Nanoseconds of a step, at least 1."""
+        if self._step_ns is not None:
+            return self._step_ns
+        return max(1, round(self.seconds(load) * NS_PER_S))
+
+    def seconds(self, load: StepLoad) -> float:
+        """Seconds of a step by the cost model, whatever ``engine.step_time`` says."""
+        base = self._base(load.tokens, load.sampled_sequences, load.sequences)
+        attention = self._attention(
+            load.decode_sequences, load.decode_context_tokens, load.decode_pages, load.decode_windowed_tokens
+        )
+        return base + attention + self._prefill_s(load) + self._memory_s(load)
+
+    def decode_ns(self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0) -> int:
+        """``step_ns`` of a step that only decodes: every sequence gains one token and is sampled."""
+        if self._step_ns is not None:
+            return self._step_ns
+        base = self._bases.get(sequences)
+        if base is None:
+            base = self._bases[sequences] = self._base(sequences, sequences, sequences)
+        return max(1, round((base + self._attention(sequences, context_tokens, pages, windowed_tokens)) * NS_PER_S))
+
+    def decode_ns_array(self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any) -> Any:
+        """``decode_ns`` of many steps of as many sequences: int64 arrays of sums in, int64 nanoseconds out."""
+        import numpy as np
+
+        if self._step_ns is not None:
+            return np.full(np.shape(context_tokens), self._step_ns, np.int64)
+        attention = np.zeros(np.shape(context_tokens))
+        for group in self.groups:
+            attention = attention + group.seconds_array(sequences, context_tokens, pages, windowed_tokens)
+        seconds = self._base(sequences, sequences, sequences) + attention
+        return np.maximum(1, np.rint(seconds * NS_PER_S).astype(np.int64))
+
+    def _base(self, tokens: int, rows: int, sequences: int) -> float:
+        """All that does not depend on contexts: host, launches, weights, collectives, head, KV write."""
+        device, model = self.device, self.model
+        host = device.host_step_s + sequences * self.host_sequence_s + self.launches_s
+        work = (
+            roofline.linear(device, model, tokens=tokens, tp=self.tp),
+            roofline.logits(device, model, rows=rows, tp=self.tp),
+            roofline.all_reduce(device, model, tokens=tokens, tp=self.tp),
+            roofline.stage_transfers(device, model, tokens=tokens, pp=self.pp),
+            roofline.kv_write(device, tokens=tokens, token_bytes=self.token_bytes),
+        )
+        return host + sum(piece.seconds for piece in work)
+
+    def _attention(self, sequences: int, tokens: int, pages: int, windowed_tokens: int) -> float:
+        total = 0.0
+        for group in self.groups:
+            total += group.seconds(sequences, tokens, pages, windowed_tokens)
+        return total
+
+    def _prefill_s(self, load: StepLoad) -> float:
+        if load.prefill_tokens == 0:
+            return 0.0
+        return sum(work.seconds for work in self._prefill_work(load))
+
+    def _prefill_work(self, load: StepLoad) -> list[roofline.Work]:
+        return [
+            group.work(
+                tokens=load.prefill_tokens,
+                pairs=load.prefill_pairs,
+                context_tokens=load.prefill_context_tokens,
+                chunks=load.prefill_sequences,
+            )
+            for group in self.prefill
+        ]
+
+    def _memory_s(self, load: StepLoad) -> float:
+        device = self.device
+        copied = load.copied_bytes / device.hbm_sustained_bandwidth
+        return copied + load.swapped_bytes / device.host_bandwidth + load.allocator_cycles / device.clock_hz
+
+
+def launches(model: Model, tp: int) -> int:
+    """Kernels one step launches in all layers."""
+    kernels = model.num_layers * (LAYER_KERNELS + (COLLECTIVE_KERNELS if tp > 1 else 0))
+    latent = sum(group.layers for group in model.groups if group.kind == "mla")
+    return kernels + model.moe_layers * MOE_KERNELS + latent * MLA_KERNELS

@@ -1,0 +1,41 @@
+"""What one engine step has to do, as sums over its batch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, kw_only=True)
+class StepLoad:
+    """The work of one step.
+
+    Decode: ``decode_sequences`` each read their KV, the new token included: ``decode_context_tokens`` in all, in
+    ``decode_pages`` pages; ``decode_windowed_tokens`` is the sum of min(context, window), 0 without windowed layers.
+    Prefill: ``prefill_tokens`` new prompt tokens of ``prefill_sequences`` chunks; ``prefill_pairs`` sums
+    new * before + new * (new + 1) / 2, ``prefill_context_tokens`` sums before + new, in ``prefill_pages`` pages.
+    ``sampled_sequences`` rows of logits are computed. Memory: ``new_pages`` taken, ``copied_bytes`` read and written
+    in HBM (copy-on-write, moves), ``swapped_bytes`` over the host link, ``allocator_cycles`` of bookkeeping.
+    """
+
+    decode_sequences: int = 0
+    decode_context_tokens: int = 0
+    decode_pages: int = 0
+    decode_windowed_tokens: int = 0
+    prefill_tokens: int = 0
+    prefill_pairs: int = 0
+    prefill_context_tokens: int = 0
+    prefill_sequences: int = 0
+    prefill_pages: int = 0
+    sampled_sequences: int = 0
+    new_pages: int = 0
+    copied_bytes: int = 0
+    swapped_bytes: int = 0
+    allocator_cycles: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of the step: rows of every matrix product."""
+        return self.decode_sequences + self.prefill_tokens
+
+    @property
+    def sequences(self) -> int:
+        """Sequences the host prepares and updates."""
+        return self.decode_sequences + self.prefill_sequences
