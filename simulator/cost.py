@@ -69,15 +69,26 @@ class StepCost:
         """Nanoseconds of a step, at least 1."""
         if self._step_ns is not None:
             return self._step_ns
-        return max(1, round(self.seconds(load) * NS_PER_S))
+        memory_ns = self.memory_ns(load.copied_bytes, load.swapped_bytes, load.allocator_cycles)
+        return max(1, round(self._compute_s(load) * NS_PER_S)) + memory_ns
+
+    def memory_ns(self, copied_bytes: int, swapped_bytes: int, allocator_cycles: int) -> int:
+        """Nanoseconds that the allocator's own work adds to a step; 0 when ``engine.step_time`` is set."""
+        if self._step_ns is not None:
+            return 0
+        return round(self._memory_s(copied_bytes, swapped_bytes, allocator_cycles) * NS_PER_S)
 
     def seconds(self, load: StepLoad) -> float:
         """Seconds of a step by the cost model, whatever ``engine.step_time`` says."""
+        memory_s = self._memory_s(load.copied_bytes, load.swapped_bytes, load.allocator_cycles)
+        return self._compute_s(load) + memory_s
+
+    def _compute_s(self, load: StepLoad) -> float:
         base = self._base(load.tokens, load.sampled_sequences, load.sequences)
         attention = self._attention(
             load.decode_sequences, load.decode_context_tokens, load.decode_pages, load.decode_windowed_tokens
         )
-        return base + attention + self._prefill_s(load) + self._memory_s(load)
+        return base + attention + self._prefill_s(load)
 
     def decode_ns(self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0) -> int:
         """``step_ns`` of a step that only decodes: every sequence gains one token and is sampled."""
@@ -135,10 +146,10 @@ class StepCost:
             for group in self.prefill
         ]
 
-    def _memory_s(self, load: StepLoad) -> float:
+    def _memory_s(self, copied_bytes: int, swapped_bytes: int, allocator_cycles: int) -> float:
         device = self.device
-        copied = load.copied_bytes / device.hbm_sustained_bandwidth
-        return copied + load.swapped_bytes / device.host_bandwidth + load.allocator_cycles / device.clock_hz
+        copied = copied_bytes / device.hbm_sustained_bandwidth
+        return copied + swapped_bytes / device.host_bandwidth + allocator_cycles / device.clock_hz
 
 
 def launches(model: Model, tp: int) -> int:

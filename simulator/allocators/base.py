@@ -194,6 +194,24 @@ class Allocator(ABC):
         """When ``maintain`` must be called next even if no memory changes hands; ``None``: never."""
         return None
 
+    def hit_tokens(self, demand: Demand, tokens: int) -> int:
+        """Leading tokens, of the ``tokens`` to be computed, whose KV is already in the pool and can be shared."""
+        del demand, tokens
+        return 0
+
+    def fork(self, parent: Holding, demand: Demand, tokens: int) -> Holding:
+        """A second sequence that shares the first ``tokens`` tokens of ``parent`` (only if ``can_fork``)."""
+        raise NotImplementedError(f"{self.kind} cannot share memory between sequences")
+
+    def swap_out(self, holdings: list[Holding]) -> int | None:
+        """Move what ``holdings`` have to host memory, together; bytes moved, ``None`` if the host has no room."""
+        del holdings
+        return None
+
+    def swap_in(self, wanted: list[tuple[Holding, int]], *, keep_free_bytes: int = 0) -> int | None:
+        """Bring ``holdings`` back, each with room for the given number of tokens; bytes moved, ``None`` if no room."""
+        raise NotImplementedError(f"{self.kind} cannot swap")
+
     @abstractmethod
     def occupancy(self) -> Occupancy:
         """The pool now."""

@@ -1,0 +1,133 @@
+"""Memory and batch over time: exact integrals, peaks, and a timeline of bounded size.
+
+Between two instants at which memory changes hands nothing but the lengths of decoding sequences moves, so every
+average is an exact integer integral divided by the time. The timeline samples the state on a regular grid; when it
+has more than ``MAX_ROWS`` rows the grid is made twice as coarse and every second row is dropped, keeping the
+peaks of both. A grid does not care in how many leaps the time between was crossed.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulator.allocators.base import Allocator
+
+MAX_ROWS = 2048
+#: first grid of the timeline; doubled as the run gets longer
+FIRST_INTERVAL_NS = 1_000_000
+
+COLUMNS = (
+    "time_ns",
+    "used_bytes",
+    "allocated_bytes",
+    "tail_bytes",
+    "cached_bytes",
+    "largest_free_bytes",
+    "running",
+    "waiting",
+    "swapped",
+    "peak_allocated_bytes",
+)
+
+
+@dataclass(slots=True)
+class Integral:
+    """A value that changes at instants, integrated over time: exact as long as values and times are integers."""
+
+    value: int = 0
+    since_ns: int = 0
+    total: int = 0
+    peak: int = 0
+
+    def set(self, value: int, now: int) -> None:
+        """The value is ``value`` from ``now`` on."""
+        self.total += self.value * (now - self.since_ns)
+        self.since_ns = now
+        self.value = value
+        if value > self.peak:
+            self.peak = value
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Everything about a run that is not about one request. ``hold`` after each step, ``memory`` after each change."""
+
+    allocator: Allocator
+    allocated: Integral = field(default_factory=Integral)
+    tail: Integral = field(default_factory=Integral)
+    unavailable: Integral = field(default_factory=Integral)
+    used_byte_ns: int = 0
+    peak_used_bytes: int = 0
+    steps: int = 0
+    sequence_steps: int = 0
+    peak_sequences: int = 0
+    busy_ns: int = 0
+    output_tokens: int = 0
+    prompt_tokens: int = 0
+    padding_tokens: int = 0
+    entry_ns: int = 0
+    interval_ns: int = FIRST_INTERVAL_NS
+    next_row_ns: int = 0
+    rows: list[tuple[int, ...]] = field(default_factory=list)
+    _peak_since_row: int = 0
+
+    def memory(self, now: int) -> None:
+        """The allocator's state has changed at ``now``."""
+        allocator = self.allocator
+        self.allocated.set(allocator.allocated_bytes, now)
+        self.tail.set(allocator.tail_bytes, now)
+        if allocator.allocated_bytes > self._peak_since_row:
+            self._peak_since_row = allocator.allocated_bytes
+
+    def hold(self, duration_ns: int, tokens: int) -> None:
+        """For ``duration_ns`` the live sequences had ``tokens`` tokens of KV in all."""
+        used_bytes = tokens * self.allocator.bytes_per_token - self.allocator.discount_bytes
+        self.used_byte_ns += duration_ns * used_bytes
+        if used_bytes > self.peak_used_bytes:
+            self.peak_used_bytes = used_bytes
+
+    def count_step(self, *, sequences: int, outputs: int, prompt_tokens: int, duration_ns: int) -> None:
+        """One engine step ran."""
+        self.steps += 1
+        self.sequence_steps += sequences
+        self.output_tokens += outputs
+        self.prompt_tokens += prompt_tokens
+        self.busy_ns += duration_ns
+        if sequences > self.peak_sequences:
+            self.peak_sequences = sequences
+
+    # ---- timeline
+
+    def sample(self, until_ns: int, tokens: int, *, running: int, waiting: int, swapped: int) -> None:
+        """Write the rows of the grid that lie before ``until_ns``; the state has not changed since the last call."""
+        if until_ns <= self.next_row_ns:
+            return
+        occupancy = self.allocator.occupancy()
+        used_bytes = tokens * self.allocator.bytes_per_token - self.allocator.discount_bytes
+        state = (
+            used_bytes,
+            occupancy.allocated_bytes,
+            self.allocator.tail_bytes,
+            occupancy.cached_bytes,
+            occupancy.largest_free_bytes,
+            running,
+            waiting,
+            swapped,
+        )
+        while self.next_row_ns < until_ns:
+            self.rows.append((self.next_row_ns, *state, self._peak_since_row))
+            self._peak_since_row = occupancy.allocated_bytes
+            self.next_row_ns += self.interval_ns
+            if len(self.rows) > MAX_ROWS:
+                self._coarsen()
+
+    def _coarsen(self) -> None:
+        odd_peaks = [row[-1] for row in self.rows[1::2]] + [0]
+        self.rows = [(*row[:-1], max(row[-1], odd_peaks[i])) for i, row in enumerate(self.rows[::2])]
+        self.interval_ns *= 2
+        self.next_row_ns = self.rows[-1][0] + self.interval_ns
+
+    def timeline(self) -> dict[str, np.ndarray]:
+        """The grid rows as columns."""
+        table = np.array(self.rows, dtype=np.int64).reshape(-1, len(COLUMNS))
+        return {name: table[:, index] for index, name in enumerate(COLUMNS)}

@@ -1,0 +1,117 @@
+"""One live sequence: what it asked for, how far it has got, what it holds.
+
+A request with ``n`` samples becomes ``n`` sequences of one ``Group``. While a sequence decodes, its length is not
+stored: it is ``offset`` plus the number of decode steps that the engine has taken, so a step costs nothing
+per sequence (see ``batch``).
+"""
+
+from enum import IntEnum
+
+from simulator.allocators.base import Holding
+
+Prefix = tuple[list[int], list[int]]
+
+
+class State(IntEnum):
+    """Where a sequence is in its life."""
+
+    WAITING = 0
+    PREFILL = 1
+    DECODE = 2
+    STALLED = 3
+    SWAPPED = 4
+    PAUSED = 5
+    LINGERING = 6
+    DONE = 7
+
+
+class Outcome(IntEnum):
+    """How a request ended; the names are those of the report."""
+
+    unfinished = 0
+    completed = 1
+    oom_admission = 2
+    oom_decode = 3
+    too_large = 4
+    timed_out = 5
+
+
+class Group:
+    """The samples of one request: it is complete when ``open_sequences`` reaches zero."""
+
+    __slots__ = ("members", "open_sequences")
+
+    def __init__(self, samples: int) -> None:
+        self.open_sequences = samples
+        self.members: list[Sequence] = []
+
+
+class Sequence:
+    """A ``Demand`` (see ``allocators.base``) on its way through the engine.
+
+    ``computed_tokens``: tokens whose KV is present (not kept up while decoding). ``target_tokens``: tokens to compute
+    before the next output can be sampled: the prompt, plus earlier outputs after a recompute.
+    ``generated_tokens``: outputs so far, as of joining the decode batch at ``join_step``.
+    """
+
+    __slots__ = (
+        "arrival_ns",
+        "blocked",
+        "computed_tokens",
+        "due_step",
+        "final_tokens",
+        "finish_step",
+        "forks",
+        "generated_tokens",
+        "group",
+        "holding",
+        "join_step",
+        "lost_tokens",
+        "offset",
+        "output_tokens",
+        "pages",
+        "prefix",
+        "prompt_tokens",
+        "request_id",
+        "sample",
+        "serial",
+        "state",
+        "target_tokens",
+    )
+
+    def __init__(
+        self,
+        request_id: int,
+        *,
+        prompt_tokens: int,
+        output_tokens: int,
+        arrival_ns: int,
+        sample: int = 0,
+        prefix: Prefix | None = None,
+        group: Group | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.sample = sample
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.final_tokens = prompt_tokens + output_tokens - 1
+        self.arrival_ns = arrival_ns
+        self.prefix = prefix
+        self.group = group
+        self.forks = 0
+        self.state = State.WAITING
+        self.holding: Holding | None = None
+        self.serial = 0
+        self.computed_tokens = 0
+        self.target_tokens = prompt_tokens
+        self.generated_tokens = 0
+        self.lost_tokens = 0
+        self.join_step = 0
+        self.offset = 0
+        self.due_step = 0
+        self.finish_step = 0
+        self.pages = 0
+        self.blocked = False
+
+    def __repr__(self) -> str:
+        return f"<request {self.request_id}.{self.sample} {self.state.name.lower()}>"
