@@ -73,6 +73,12 @@ def shown(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 4] + "..." + text[-1]
 
 
+def printable(key: str) -> str:
+    """``key`` cut to 60 characters, control characters escaped, so that it cannot garble a terminal."""
+    text = key if key.isprintable() else repr(key)[1:-1]
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def _listed(names: tuple[str, ...]) -> str:
     if len(names) <= _SHOWN_NAMES:
         return ", ".join(names)

@@ -10,8 +10,26 @@ from typing import Any
 from pydantic import BaseModel
 
 from simulator import shape
-from simulator.errors import InputError, Problem, shown
+from simulator.errors import InputError, Problem, printable, shown
 from simulator.yaml_source import KeyPath, YamlSource, dotted, parse_value
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One change: ``value`` at the dotted ``key``; messages name ``option``, the way the user asked for it."""
+
+    key: str
+    value: Any
+    option: str
+
+    @classmethod
+    def parse(cls, setting: str) -> "Override":
+        """``dotted.key=value`` as given to ``--set``. Raises ``InputError``."""
+        option = f"--set {printable(setting)}"
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip() or not text.strip():
+            raise _error(option, "expected dotted.key=value, such as engine.max_num_seqs=64 (null unsets)")
+        return cls(key.strip(), parse_value(text, option), option)
 
 
 @dataclass(slots=True)
@@ -35,38 +53,34 @@ class Origins:
         return (bool(problem.option), problem.file, problem.line or 0)
 
 
-def apply_overrides(origins: Origins, settings: Sequence[str], root: type[BaseModel]) -> None:
+def apply_overrides(origins: Origins, settings: Sequence[str | Override], root: type[BaseModel]) -> None:
     """Change ``origins.source.data`` by each ``key=value``. Raises one ``InputError`` for all that cannot be."""
     problems: list[Problem] = []
     for setting in settings:
         try:
-            _apply(origins, setting, root)
+            _apply(origins, Override.parse(setting) if isinstance(setting, str) else setting, root)
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
 
 
-def _apply(origins: Origins, setting: str, root: type[BaseModel]) -> None:
-    option = f"--set {setting}"
-    key, equals, text = setting.partition("=")
-    if not equals or not key.strip() or not text.strip():
-        raise _error(option, "expected dotted.key=value, such as engine.max_num_seqs=64 (null unsets)")
-    value = parse_value(text, option)
-    parts = key.strip().split(".")
+def _apply(origins: Origins, override: Override, root: type[BaseModel]) -> None:
     node: Any = origins.source.data
     path: KeyPath = ()
+    parts = override.key.split(".")
     for part in parts[:-1]:
-        step = _step(node, part, path, option, root, origins.source.data)
+        step = _step(node, part, path, override.option, root, origins.source.data)
         if isinstance(node, dict) and node.get(step) is None:
             node[step] = {}
         path, node = (*path, step), node[step]
-    last = _step(node, parts[-1], path, option, root, origins.source.data)
-    node[last] = value
+    last = _step(node, parts[-1], path, override.option, root, origins.source.data)
+    node[last] = override.value
     path = (*path, last)
-    for stale in [known for known in origins.source.lines if known[: len(path)] == path]:
-        del origins.source.lines[stale]
-    origins.options[path] = option
+    for known in (origins.source.lines, origins.options):
+        for stale in [place for place in known if place[: len(path)] == path]:
+            del known[stale]
+    origins.options[path] = override.option
 
 
 def _step(node: Any, part: str, path: KeyPath, option: str, root: type[BaseModel], data: Any) -> str | int:

@@ -121,3 +121,14 @@ def _contradicted(model: type[BaseModel], data: dict[Any, Any]) -> bool:
         if info.is_required() and only and isinstance(data.get(name), str) and data[name] not in only:
             return True
     return False
+
+
+def nested_models(annotation: Any) -> list[type[BaseModel]]:
+    """Every config class named in ``annotation``, at any depth of containers."""
+    found: list[type[BaseModel]] = []
+    for kind in flatten(annotation):
+        if _is_model(kind):
+            found.append(kind)
+        else:
+            found += [model for inner in get_args(kind) for model in nested_models(inner)]
+    return found

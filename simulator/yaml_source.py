@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from simulator.errors import InputError, Problem
+from simulator.errors import InputError, Problem, printable
 
 MAX_BYTES = 4 * 2**20
 MAX_NODES = 100_000
@@ -136,12 +136,6 @@ def _error(file: str, line: int | None, message: str, key: KeyPath = ()) -> Inpu
 def dotted(path: KeyPath) -> str:
     """``("allocators", 0, "kind")`` as ``allocators.0.kind``; long or unprintable keys are made fit to print."""
     return ".".join(printable(str(part)) for part in path)
-
-
-def printable(key: str) -> str:
-    """``key`` cut to 60 characters, control characters escaped, so that it cannot garble a terminal."""
-    text = key if key.isprintable() else repr(key)[1:-1]
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 @dataclass(slots=True)

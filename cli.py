@@ -1,0 +1,320 @@
+"""Command line of the simulator: commands, options, exit codes. No modelling happens here.
+
+Results go to stdout, progress and warnings to stderr. Exit codes: 0 done, 1 internal error (a bug), 2 bad input,
+3 the answer is no, 130 interrupted. Each command imports what it needs when it runs, so that ``--help`` is quick.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from simulator.memory import MemoryBudget
+    from simulator.scenario import Scenario
+
+NO = 3
+INTERRUPTED = 130
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    table = "table"
+    json = "json"
+
+
+class Catalogue(StrEnum):
+    """What ``simulate list`` can list."""
+
+    models = "models"
+    devices = "devices"
+    allocators = "allocators"
+    scenarios = "scenarios"
+
+
+class _Commands(TyperGroup):
+    """Turns bad input into exit code 2 and an interrupt into 130, for every command."""
+
+    def invoke(self, ctx: Any) -> Any:
+        from simulator.errors import InputError
+
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            _note(str(error))
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            _note("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _complete_scenario(incomplete: str) -> list[str]:
+    from simulator.catalogue import scenario_names
+
+    beside = [str(path) for path in Path().glob(f"{incomplete}*.yaml")]
+    return [name for name in (*scenario_names(), *sorted(beside)) if name.startswith(incomplete)]
+
+
+ScenarioName = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCENARIO", help="A YAML file, or the name of a shipped scenario.", autocompletion=_complete_scenario
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one key, such as engine.max_num_seqs=64. Repeatable."),
+]
+OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no warnings on stderr.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed in place of the scenario's.")]
+
+app = typer.Typer(
+    name="simulate",
+    cls=_Commands,
+    help="Simulate KV-cache memory of LLM serving on Ascend NPUs: how often requests run out of memory, why, and "
+    "what would help. `simulate SCENARIO` is short for `simulate run SCENARIO`.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from simulator.version import version
+
+        typer.echo(f"ascend-kv-sim {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    scenario: ScenarioName,
+    *,
+    allocator: Annotated[
+        list[str] | None, typer.Option("--allocator", metavar="NAME", help="Only this allocator. Repeatable.")
+    ] = None,
+    replications: Annotated[int, typer.Option(min=1, help="Independent repetitions.")] = 1,
+    verify: Annotated[bool, typer.Option("--verify", help="Check every invariant after every step (slow).")] = False,
+    settings: Settings = None,
+    seed: Seed = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write results into this folder.")] = None,
+    output_format: OutputFormat = Format.table,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate a scenario under each of its allocators; all see the same requests."""
+    from simulator.simulation import simulate
+
+    from simulator import output
+    from simulator.progress import reporting
+    from simulator.scenario import load_scenario
+
+    loaded = load_scenario(scenario, settings or ())
+    chosen = _chosen_allocators(loaded, allocator or ())
+    if loaded.budget.overdraft_bytes:
+        _refuse(loaded.budget)
+    if out is not None:
+        output.prepare(out)
+    from simulator.simulation import simulate
+
+    with reporting(enabled=not quiet) as progress:
+        result = simulate(
+            loaded, seed=seed, allocators=chosen, replications=replications, verify=verify, progress=progress
+        )
+    document = result.to_json()
+    if out is not None:
+        output.write_run(result, document, out)
+    if output_format is Format.json:
+        _print_json(document)
+    else:
+        from simulator import terminal
+
+        terminal.print_runs(document["runs"])
+    if any(one["ended_because"] == "interrupted" for one in document["runs"]):
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def memory(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(metavar="[SCENARIO]", help="A YAML file or a shipped name.", autocompletion=_complete_scenario),
+    ] = None,
+    *,
+    model: Annotated[str | None, typer.Option(help="Preset, Hugging Face id or config.json.")] = None,
+    device: Annotated[str | None, typer.Option(help="Preset or device YAML.")] = None,
+    count: Annotated[int | None, typer.Option(help="Devices; also the tensor parallel size.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Longest request, in tokens.")] = None,
+    settings: Settings = None,
+    output_format: OutputFormat = Format.table,
+) -> None:
+    """Where one device's memory goes: weights, activations, runtime, and how many KV tokens the rest holds."""
+    from simulator.static import budget_scenario
+
+    loaded = budget_scenario(
+        scenario, settings or (), model=model, device=device, count=count, max_model_len=max_model_len
+    )
+    document = loaded.budget.to_dict()
+    if output_format is Format.json:
+        _print_json(document)
+    else:
+        from simulator import terminal
+
+        target = loaded.loaded_device
+        terminal.print_budget(document, f"{loaded.loaded_model.name} on {target.count} x {target.name}")
+    if not loaded.budget.fits:
+        _refuse(loaded.budget)
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[Catalogue, typer.Argument(help="Which catalogue.")],
+    output_format: OutputFormat = Format.table,
+) -> None:
+    """List the shipped models, devices or scenarios, or the allocators."""
+    from simulator import listing
+
+    rows = listing.rows(what.value)
+    if output_format is Format.json:
+        _print_json(rows)
+    else:
+        from simulator import terminal
+
+        terminal.print_rows("", listing.as_text(rows))
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("scenario.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+) -> None:
+    """Write a commented scenario to start from."""
+    from simulator.catalogue import starter_text
+    from simulator.files import write_text
+
+    write_text(file, starter_text(), replace=force)
+    _note(f"wrote {file}; run it with: simulate {file}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    from simulator.schema import scenario_schema
+
+    _print_json(scenario_schema())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of ``simulate``; never returns, exits with one of the codes above."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    from simulator.errors import InputError
+
+    try:
+        app(args=with_command(words, command_names()), prog_name="simulate")
+    except InputError as error:
+        _note(str(error))
+        sys.exit(2)
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        _note("internal error: this is a bug in ascend-kv-sim, not in your input; please report the lines above")
+        sys.exit(1)
+
+
+def command_names() -> tuple[str, ...]:
+    """The commands, in the order of the help text."""
+    return tuple(str(command.name or getattr(command.callback, "__name__", "")) for command in app.registered_commands)
+
+
+def with_command(words: Sequence[str], commands: Sequence[str]) -> list[str]:
+    """``words`` with ``run`` in front when they start with a scenario or an option of ``run``.
+
+    Raises ``InputError`` for a first word that is neither a command nor a file nor a shipped scenario.
+    """
+    if not words or words[0] in commands or words[0] in _GROUP_OPTIONS:
+        return list(words)
+    first = words[0]
+    if first.startswith("-") or _names_scenario(first):
+        return ["run", *words]
+    from simulator.catalogue import scenario_names
+    from simulator.errors import InputError, Problem, nearest_name, printable
+
+    shipped = scenario_names()
+    message = f"{printable(first)!r} is no command, no file and no shipped scenario"
+    nearest = nearest_name(first, [*commands, *shipped])
+    raise InputError([Problem(message=message, nearest=nearest, allowed=(*commands, *shipped))])
+
+
+_GROUP_OPTIONS = ("--help", "-h", "--version", "--install-completion", "--show-completion")
+
+
+def _names_scenario(word: str) -> bool:
+    if word.endswith((".yaml", ".yml")) or "/" in word:
+        return True
+    from simulator.catalogue import is_scenario
+
+    return is_scenario(word)
+
+
+def _chosen_allocators(scenario: "Scenario", names: Sequence[str]) -> tuple[str, ...] | None:
+    """Labels of the allocators that ``names`` (labels or kinds) mean; ``None`` for all."""
+    from simulator.errors import InputError, Problem, nearest_name
+
+    if not names:
+        return None
+    pairs = list(zip(scenario.labels, (one.kind for one in scenario.allocators), strict=True))
+    known = tuple(dict.fromkeys(name for pair in pairs for name in pair))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(
+            Problem(
+                option=f"--allocator {name}",
+                message="the scenario has no such allocator",
+                nearest=nearest_name(name, known),
+                allowed=known,
+            )
+            for name in unknown
+        )
+    return tuple(label for label, kind in pairs if label in names or kind in names)
+
+
+def _refuse(budget: "MemoryBudget") -> NoReturn:
+    """Exit with the answer *no*: what is missing, and three ways out."""
+    from simulator.units import format_bytes
+
+    length = f"one request of {budget.max_model_len:,} tokens"
+    _note(f"does not fit: {format_bytes(budget.shortfall_bytes)} too little on each device for {length}. Ways out:")
+    for way in budget.ways_out:
+        _note(f"  - {way}")
+    raise typer.Exit(NO)
+
+
+def _print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
+    import json
+
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _note(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Rules that tie several parts of a scenario together: what each key allows alone, but not beside the others."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from simulator.config import AllocatorConfig, EngineConfig
+from simulator.device import Device
+from simulator.errors import nearest_name, shown
+from simulator.explain import Complaint
+from simulator.model import Model
+from simulator.workload import trace_names
+from simulator.yaml_source import KeyPath
+
+# A label becomes part of file names.
+_LABEL = re.compile(r"[\w(][\w .+()-]{0,59}")
+
+
+def cross_checks(
+    engine: EngineConfig, allocators: Sequence[AllocatorConfig], *, device: Device, model: Model
+) -> Iterator[Complaint]:
+    """Every broken rule, placed at the key that most likely has to change."""
+    yield from _parallel(engine, device, model)
+    yield from _token_budget(engine, engine.max_model_len or model.max_position_embeddings)
+    yield from _length(engine, model)
+    yield from _pools(engine, allocators)
+    yield from _labels(allocators)
+
+
+def _parallel(engine: EngineConfig, device: Device, model: Model) -> Iterator[Complaint]:
+    tensor, pipeline = engine.tensor_parallel_size, engine.pipeline_parallel_size
+    if model.num_attention_heads % tensor:
+        message = f"found {tensor}; must divide the {model.num_attention_heads} attention heads of {model.name}"
+        yield Complaint(("engine", "tensor_parallel_size"), message)
+    if pipeline > model.num_layers:
+        message = f"found {pipeline}; {model.name} has only {model.num_layers} layers to split"
+        yield Complaint(("engine", "pipeline_parallel_size"), message)
+    if tensor * pipeline > device.count:
+        needed = f"tensor_parallel_size {tensor} x pipeline_parallel_size {pipeline} needs {tensor * pipeline}"
+        yield Complaint(("device", "count"), f"found {device.count}; {needed} devices")
+
+
+def _token_budget(engine: EngineConfig, max_model_len: int) -> Iterator[Complaint]:
+    if engine.scheduler not in ("continuous", "prefill_first"):
+        return
+    budget = engine.max_num_batched_tokens
+    path = ("engine", "max_num_batched_tokens")
+    if budget < engine.max_num_seqs:
+        yield Complaint(path, f"found {budget}; must be >= max_num_seqs ({engine.max_num_seqs})")
+    elif not engine.enable_chunked_prefill and budget < max_model_len:
+        rule = f"must be >= max_model_len ({max_model_len}) while enable_chunked_prefill is false"
+        yield Complaint(path, f"found {budget}; {rule}")
+
+
+def _length(engine: EngineConfig, model: Model) -> Iterator[Complaint]:
+    if engine.max_model_len is not None and engine.max_model_len > model.max_position_embeddings:
+        limit = f"{model.name} has positions for {model.max_position_embeddings}"
+        remedy = "set model.max_position_embeddings if its rotary embedding is scaled"
+        yield Complaint(("engine", "max_model_len"), f"found {engine.max_model_len}; {limit} ({remedy})")
+
+
+def _pools(engine: EngineConfig, allocators: Sequence[AllocatorConfig]) -> Iterator[Complaint]:
+    for index, allocator in enumerate(allocators):
+        if allocator.max_pages == "unlimited" and engine.scheduler != "replay":
+            message = f"'unlimited' is allowed only with engine.scheduler: replay (found {engine.scheduler})"
+            yield Complaint(("allocators", index, "max_pages"), message)
+        if allocator.max_pages is not None and allocator.safety_factor is not None:
+            yield Complaint(("allocators", index, "safety_factor"), "sets the same thing as max_pages: keep one")
+
+
+def _labels(allocators: Sequence[AllocatorConfig]) -> Iterator[Complaint]:
+    seen: dict[str, int] = {}
+    for index, allocator in enumerate(allocators):
+        if allocator.label is None:
+            continue
+        if not _LABEL.fullmatch(allocator.label):
+            message = f"found {shown(allocator.label)}; must be up to 60 letters, digits, spaces or any of ._-+()"
+            yield Complaint(("allocators", index, "label"), message)
+        if allocator.label in seen:
+            message = f"{allocator.label!r} is the label of allocators.{seen[allocator.label]}, too: make them differ"
+            yield Complaint(("allocators", index, "label"), message)
+        seen.setdefault(allocator.label, index)
+
+
+def missing_files(workload: object, base_dir: Path, path: KeyPath = ("workload",)) -> Iterator[Complaint]:
+    """Trace and length files that the raw ``workload`` mapping names and that are not there."""
+    if isinstance(workload, list | tuple):
+        for index, item in enumerate(workload):
+            yield from missing_files(item, base_dir, (*path, index))
+    elif isinstance(workload, dict):
+        for key, value in workload.items():
+            if key in ("path", "file") and isinstance(value, str) and value not in trace_names():
+                if not (base_dir / value).is_file():
+                    names = tuple(trace_names()) if key == "path" else ()
+                    message = f"no such file: {base_dir / value}"
+                    yield Complaint((*path, key), message, allowed=names, nearest=nearest_name(value, names))
+            else:
+                yield from missing_files(value, base_dir, (*path, key))
