@@ -16,6 +16,7 @@ SchedulerName = Literal["continuous", "prefill_first", "static", "replay"]
 OnOom = Literal["fail", "wait", "preempt_recompute", "preempt_swap"]
 DType = Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8", "int4"]
 FreeOrder = Literal["lifo", "fifo", "address_ordered", "first_fit_scan"]
+GrowBy = Literal["page", "run"]
 
 
 class EngineConfig(Config):
@@ -121,6 +122,15 @@ class PagedDefragConfig(PagedBase):
     run_length: int = Field(8, ge=1)
     trigger: DefragTrigger = DefragTrigger()
     max_moves_per_step: int = Field(64, ge=1)
+    grow_by: GrowBy = Field("page", description="what a growing sequence takes: the page it needs or the next run")
+    strict_runs: bool = Field(True, description="a missing run is a failure; if false, single pages stand in")
+
+    @field_validator("free_order")
+    @classmethod
+    def _queued(cls, value: FreeOrder | None) -> FreeOrder | None:
+        if value not in (None, "lifo", "fifo"):
+            raise ValueError("paged_defrag keeps its runs in queues: free_order is lifo or fifo")
+        return value
 
 
 AllocatorConfig = Annotated[
