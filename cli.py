@@ -119,8 +119,6 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Simulate a scenario under each of its allocators; all see the same requests."""
-    from simulator.simulation import simulate
-
     from simulator import output
     from simulator.progress import reporting
     from simulator.scenario import load_scenario

@@ -26,10 +26,11 @@ class Config(BaseModel):
         return data
 
 
-Bytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(ge=0)]
-Seconds = Annotated[float, BeforeValidator(units.parse_seconds), Field(ge=0)]
-PerSecond = Annotated[float, BeforeValidator(units.parse_rate), Field(gt=0)]
-Bandwidth = Annotated[float, BeforeValidator(units.parse_bandwidth), Field(gt=0)]
-Hertz = Annotated[float, BeforeValidator(units.parse_hertz), Field(gt=0)]
-Flops = Annotated[float, BeforeValidator(units.parse_flops), Field(gt=0)]
+_Spelled = int | float | str
+Bytes = Annotated[int, BeforeValidator(units.parse_bytes, json_schema_input_type=_Spelled), Field(ge=0, le=2**62)]
+Seconds = Annotated[float, BeforeValidator(units.parse_seconds, json_schema_input_type=_Spelled), Field(ge=0, le=9e9)]
+PerSecond = Annotated[float, BeforeValidator(units.parse_rate, json_schema_input_type=_Spelled), Field(gt=0)]
+Bandwidth = Annotated[float, BeforeValidator(units.parse_bandwidth, json_schema_input_type=_Spelled), Field(gt=0)]
+Hertz = Annotated[float, BeforeValidator(units.parse_hertz, json_schema_input_type=_Spelled), Field(gt=0)]
+Flops = Annotated[float, BeforeValidator(units.parse_flops, json_schema_input_type=_Spelled), Field(gt=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]

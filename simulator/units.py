@@ -99,7 +99,10 @@ def _parse(text: object, factors: dict[str, float] | dict[str, int], wanted: str
     if factor is None:
         known = ", ".join(name for name in factors if name)
         raise ValueError(f"{text!r} has unknown unit {unit!r}: give {wanted} (units: {known})")
-    return number * factor
+    quantity = number * factor
+    if not math.isfinite(quantity):
+        raise ValueError(f"{text!r} is too large")
+    return quantity
 
 
 def format_bytes(count: float) -> str:
