@@ -44,6 +44,7 @@ class Ledger:
         self.swapped_bytes = 0
         self.swap_refusals = 0
         self.stalls = 0
+        self.padding_tokens = 0
         self.idle_preemptions = 0
         self.events: list[tuple[int, int, int, int, int, int, int]] = []
         self.on_end = _nothing

@@ -123,6 +123,8 @@ class Pressure:
         victim.computed_tokens = 0
         victim.state = State.WAITING
         victim.blocked = False
+        victim.requeued = True
+        scheduler.requeued += 1
         scheduler.waiting.appendleft(victim)
 
     # ---- swap

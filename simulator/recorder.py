@@ -24,7 +24,7 @@ COLUMNS = (
     "cached_bytes",
     "largest_free_bytes",
     "running",
-    "waiting",
+    "requeued",
     "swapped",
     "peak_allocated_bytes",
 )
@@ -56,6 +56,7 @@ class Recorder:
     allocated: Integral = field(default_factory=Integral)
     tail: Integral = field(default_factory=Integral)
     unavailable: Integral = field(default_factory=Integral)
+    dead: Integral = field(default_factory=Integral)
     used_byte_ns: int = 0
     peak_used_bytes: int = 0
     steps: int = 0
@@ -64,8 +65,6 @@ class Recorder:
     busy_ns: int = 0
     output_tokens: int = 0
     prompt_tokens: int = 0
-    padding_tokens: int = 0
-    entry_ns: int = 0
     interval_ns: int = FIRST_INTERVAL_NS
     next_row_ns: int = 0
     rows: list[tuple[int, ...]] = field(default_factory=list)
@@ -98,8 +97,12 @@ class Recorder:
 
     # ---- timeline
 
-    def sample(self, until_ns: int, tokens: int, *, running: int, waiting: int, swapped: int) -> None:
-        """Write the rows of the grid that lie before ``until_ns``; the state has not changed since the last call."""
+    def sample(self, until_ns: int, tokens: int, *, running: int, requeued: int, swapped: int) -> None:
+        """Write the rows of the grid that lie before ``until_ns``; the state has not changed since the last call.
+
+        ``requeued`` counts preempted sequences among the waiting ones; who has not started yet follows from the
+        ledger's times, also for instants inside a leap.
+        """
         if until_ns <= self.next_row_ns:
             return
         occupancy = self.allocator.occupancy()
@@ -111,7 +114,7 @@ class Recorder:
             occupancy.cached_bytes,
             occupancy.largest_free_bytes,
             running,
-            waiting,
+            requeued,
             swapped,
         )
         while self.next_row_ns < until_ns:

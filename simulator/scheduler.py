@@ -18,7 +18,7 @@ from simulator.ledger import Ledger
 from simulator.pressure import Pressure
 from simulator.profiles import PROFILES, admission_rules
 from simulator.sequence import Outcome, Sequence, State
-from simulator.units import ceil_div, to_ns
+from simulator.units import ceil_div, format_bytes, to_ns
 
 
 class Scheduler:
@@ -27,6 +27,8 @@ class Scheduler:
 
     #: whether decoding sequences run in a step that also computes prompts
     mixes_prefill_and_decode = True
+    #: whether decode-only stretches may be taken in one leap
+    can_leap = True
 
     def __init__(
         self,
@@ -52,6 +54,9 @@ class Scheduler:
         self.preempted_in_step = False
         self.prefilling_tokens = 0
         self.idle_tokens = 0
+        self.dead_tokens = 0
+        self.requeued = 0
+        self._pending_forks = 0
         self.load = StepLoad()
         self.pressure = Pressure(self, PROFILES[engine.profile].victim)
         self._rules = admission_rules(engine)
@@ -77,6 +82,10 @@ class Scheduler:
         return too_long or not self.allocator.can_ever_hold(sequence)
 
     # ---- one step
+
+    def only_decodes(self, load: StepLoad) -> bool:
+        """Whether the step just scheduled leaves nothing to decide before the batch itself changes."""
+        return not (load.prefill_tokens or self.prefilling or self.stalled or self.preempted_in_step)
 
     def schedule(self, now: int) -> StepLoad | None:
         """Place everything that runs in the step starting at ``now``; ``None`` when nothing can run."""
@@ -198,7 +207,7 @@ class Scheduler:
             sequence = self.waiting[0]
             if self._expired(sequence, now):
                 continue
-            if len(self.running) + 1 + sequence.forks > self.engine.max_num_seqs:
+            if len(self.running) + self._pending_forks + 1 + sequence.forks > self.engine.max_num_seqs:
                 return
             tokens = self._admit(sequence, budget, now)
             if tokens is None:
@@ -230,9 +239,11 @@ class Scheduler:
         sequence.computed_tokens = holding.hit_tokens
         sequence.state = State.PREFILL
         sequence.blocked = False
-        sequence.serial = self._serial
-        self._serial += 1
-        self.running.append(sequence)
+        self._enter_running(sequence)
+        self._pending_forks += sequence.forks
+        if sequence.requeued:
+            self.requeued -= 1
+            sequence.requeued = False
         self.prefilling.append(sequence)
         self.prefilling_tokens += holding.hit_tokens
         self.ledger.started(sequence, holding.hit_tokens, now)
@@ -274,6 +285,7 @@ class Scheduler:
 
     def leave_prefill(self, sequence: Sequence) -> None:
         """``sequence`` computes no prompt any more."""
+        self._pending_forks -= sequence.forks
         self.prefilling.remove(sequence)
         self.prefilling_tokens -= sequence.computed_tokens
         sequence.state = State.PAUSED
@@ -299,7 +311,6 @@ class Scheduler:
         limit = self._queue_timeout_ns
         if limit is None or sequence.generated_tokens or now < sequence.arrival_ns + limit:
             return False
-        self.waiting.popleft()
         self.end(sequence, Outcome.timed_out, sequence.arrival_ns + limit)
         return True
 
@@ -358,16 +369,45 @@ class Scheduler:
             self.swapped.remove(sequence)
         elif state is State.WAITING and sequence in self.waiting:
             self.waiting.remove(sequence)
+            self.requeued -= sequence.requeued
+
+    # ---- looking
+
+    def live_holdings(self) -> list[Holding]:
+        """What running sequences hold (swapped ones hold host memory)."""
+        return [self.holding(sequence) for sequence in self.running]
+
+    def holds_work(self) -> bool:
+        """Whether any sequence is live."""
+        return bool(self.running or self.waiting or self.swapped)
+
+    def describe_deadlock(self) -> str:
+        """Who holds what while nobody can go on, and what would help."""
+        held = sorted(self.running, key=lambda s: (-self.allocator.holding_bytes(self.holding(s)), s.request_id))
+        holders = ", ".join(
+            f"request {s.request_id} holds {format_bytes(self.allocator.holding_bytes(self.holding(s)))} "
+            f"({s.computed_tokens} of {s.final_tokens} tokens)"
+            for s in held[:3]
+        )
+        return (
+            f"no output can be produced: {len(self.running)} sequences hold "
+            f"{format_bytes(self.allocator.allocated_bytes)} of {format_bytes(self.allocator.capacity_bytes)} and each needs "
+            f"more; {holders or 'nobody runs'}; {len(self.waiting)} wait. A preempting `on_oom`, a smaller "
+            "`max_num_seqs`, or an admission `watermark` would let some of them finish"
+        )
 
     # ---- small things
 
     def resume(self, sequence: Sequence) -> None:
         """A swapped sequence is back on the device and decodes in this step."""
         self.swapped.remove(sequence)
+        self._enter_running(sequence)
+        self.batch.join(sequence, sequence.computed_tokens)
+
+    def _enter_running(self, sequence: Sequence) -> None:
         sequence.serial = self._serial
         self._serial += 1
         self.running.append(sequence)
-        self.batch.join(sequence, sequence.computed_tokens)
 
     @staticmethod
     def holding(sequence: Sequence) -> Holding:

@@ -73,6 +73,7 @@ class Sequence:
         "prefix",
         "prompt_tokens",
         "request_id",
+        "requeued",
         "sample",
         "serial",
         "state",
@@ -112,6 +113,7 @@ class Sequence:
         self.finish_step = 0
         self.pages = 0
         self.blocked = False
+        self.requeued = False
 
     def __repr__(self) -> str:
         return f"<request {self.request_id}.{self.sample} {self.state.name.lower()}>"

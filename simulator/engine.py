@@ -1,0 +1,358 @@
+"""What happens, and when: SimPy processes for arrivals and for the decode loop.
+
+The clock counts integer nanoseconds. One SimPy event is one arrival or one *scheduling point*: between two of them
+the batch only decodes, and the steps in between are taken in one leap (``_leap``). A leap ends where anything
+could be decided: a sequence completes, an arrival could be admitted, a page cannot be had, memory was given back while
+somebody waits for it, a queue time-out or maintenance is due, the horizon is reached. Inside a leap each step
+still has its own page allocations and its own duration, so leaping changes no result (``leap=False`` takes every
+step as a scheduling point and visits every sequence; tests compare the two).
+"""
+
+import heapq
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import simpy
+
+from simulator.allocators.base import Allocator
+from simulator.batch import DecodeBatch
+from simulator.config import EngineConfig
+from simulator.cost import StepCost
+from simulator.ledger import Ledger
+from simulator.recorder import Recorder
+from simulator.requests import Requests
+from simulator.scheduler import Scheduler
+from simulator.schedulers import SCHEDULERS
+from simulator.sequence import Group, Outcome, Sequence, State
+from simulator.step_load import StepLoad
+
+EndedBecause = Literal["completed", "horizon", "livelock", "interrupted"]
+Process = Generator[simpy.Event, Any, None]
+
+#: SimPy priority of the decode loop: after every arrival of the same instant, whoever was scheduled first
+_AFTER_ARRIVALS = 2
+#: a run in which this many preemptions (and 8 for each live sequence) pass without one new output goes in circles
+_CIRCLING_PREEMPTIONS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRun:
+    """What a run leaves behind: facts, memory over time, and how it ended (``detail`` says why, in words)."""
+
+    ledger: Ledger
+    recorder: Recorder
+    ended_because: EndedBecause
+    ended_ns: int
+    detail: str = ""
+
+
+class Engine:
+    """One serving instance over one workload with one allocator.
+
+    ``horizon_ns`` ends the run at the first scheduling point not before it. ``watch`` is called now and then with the
+    engine itself (progress, interruption). ``verify`` asserts every allocator invariant at each scheduling point.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        *,
+        engine: EngineConfig,
+        allocator: Allocator,
+        cost: StepCost,
+        max_model_len: int,
+        window_tokens: int | None = None,
+        horizon_ns: int | None = None,
+        leap: bool = True,
+        verify: bool = False,
+        watch: "Callable[[Engine], bool] | None" = None,
+    ) -> None:
+        self.requests = requests
+        self.allocator = allocator
+        self.cost = cost
+        self.max_model_len = max_model_len
+        self.horizon_ns = horizon_ns
+        self.env = simpy.Environment(initial_time=0)
+        self.ledger = Ledger(len(requests))
+        self.recorder = Recorder(allocator)
+        self.batch = DecodeBatch(allocator.tile_tokens if allocator.max_pages else 0, window_tokens)
+        self.scheduler: Scheduler = SCHEDULERS[engine.scheduler](
+            engine,
+            allocator,
+            batch=self.batch,
+            ledger=self.ledger,
+            max_model_len=max_model_len,
+            walk=not leap,
+        )
+        self.now_ns = 0
+        self._leaps = leap and self.scheduler.can_leap
+        self._verify = verify
+        self._watch = watch
+        self._max_batch = engine.max_num_seqs
+        self._arrivals_left = len(requests)
+        self._next_arrivals: list[int] = []
+        self._idle: simpy.Event | None = None
+        self._ended_because: EndedBecause = "completed"
+        self._detail = ""
+
+    def run(self) -> EngineRun:
+        """Simulate to the end. Every request has an outcome afterwards, and nothing is held unless it is unfinished."""
+        if self.requests.closed is None:
+            self.env.process(self._open_arrivals())
+        else:
+            self._start_users()
+        self.env.run(until=self.env.process(self._decode_loop()))
+        self.recorder.memory(self.now_ns)
+        self._assert_conservation()
+        return EngineRun(self.ledger, self.recorder, self._ended_because, self.now_ns, self._detail)
+
+    # ---- arrivals
+
+    def _open_arrivals(self) -> Process:
+        times = self.requests.arrival_ns.tolist()
+        for request_id, time in enumerate(times):
+            if time > self.env.now:
+                self._next_arrivals = [time]
+                yield self.env.timeout(time - self.env.now)
+            self._arrive(request_id)
+        self._next_arrivals = []
+
+    def _start_users(self) -> None:
+        closed = self.requests.closed
+        assert closed is not None
+        waiting_for: dict[int, simpy.Event] = {}
+
+        def on_end(request_id: int, now: int) -> None:
+            del now
+            waiting_for.pop(request_id).succeed()
+
+        self.ledger.on_end = on_end
+        upcoming = iter(range(len(self.requests)))
+        for _ in range(min(closed.users, len(self.requests))):
+            self.env.process(self._user(upcoming, closed.think_ns.tolist(), waiting_for))
+
+    def _user(self, upcoming: Any, think_ns: list[int], waiting_for: dict[int, simpy.Event]) -> Process:
+        for request_id in upcoming:
+            think = think_ns[request_id]
+            if think:
+                heapq.heappush(self._next_arrivals, self.env.now + think)
+                yield self.env.timeout(think)
+                heapq.heappop(self._next_arrivals)
+            done = waiting_for[request_id] = self.env.event()
+            self._arrive(request_id)
+            yield done
+
+    def _arrive(self, request_id: int) -> None:
+        now = self.env.now
+        self.ledger.arrival(request_id, now)
+        self._arrivals_left -= 1
+        for sequence in self._sequences(request_id, now):
+            if sequence.state is not State.DONE:
+                self.scheduler.enqueue(sequence, now)
+        if self._idle is not None and not self._idle.triggered:
+            self._idle.succeed()
+
+    def _sequences(self, request_id: int, now: int) -> list[Sequence]:
+        """The sequences of a request: one, or one a sample; with forks, one leader that will fork the rest."""
+        requests = self.requests
+        prompt = int(requests.prompt_tokens[request_id])
+        output = int(requests.output_tokens[request_id])
+        output = max(1, min(output, self.max_model_len - prompt))
+        samples = max(int(requests.samples[request_id]), int(requests.beam_width[request_id]))
+        prefix = None
+        if requests.prefix is not None:
+            start, end = requests.prefix.offsets[request_id : request_id + 2]
+            prefix = requests.prefix.ids[start:end].tolist(), requests.prefix.ends[start:end].tolist()
+        group = Group(samples) if samples > 1 else None
+        members = [
+            Sequence(
+                request_id,
+                prompt_tokens=prompt,
+                output_tokens=output,
+                arrival_ns=now,
+                sample=sample,
+                prefix=prefix,
+                group=group,
+            )
+            for sample in range(samples)
+        ]
+        if group is None:
+            return members
+        group.members = members
+        if not self.allocator.can_fork:
+            return members
+        members[0].forks = samples - 1
+        return members[:1]
+
+    # ---- the decode loop
+
+    def _decode_loop(self) -> Process:
+        while True:
+            now = self.now_ns = self.env.now
+            if self._must_stop(now):
+                return
+            load = self._schedule(now)
+            if load is None:
+                if not self._arrivals_left and not self._next_arrivals:
+                    if self.scheduler.holds_work():
+                        self._stop("livelock", self.scheduler.describe_deadlock())
+                    return
+                if self._hopeless():
+                    return
+                yield from self._idle_until_arrival(now)
+                continue
+            until = self._run_steps(load, now)
+            yield self._sleep(until - now)
+            self.now_ns = until
+            self.scheduler.finish_step(until)
+            if self.requests.closed is not None:
+                yield self._sleep(0)  # lets users whose request has just ended send their next one
+
+    def _schedule(self, now: int) -> StepLoad | None:
+        scheduler, recorder = self.scheduler, self.recorder
+        load = scheduler.schedule(now)
+        recorder.memory(now)
+        free_bytes = self.allocator.capacity_bytes - self.allocator.allocated_bytes
+        recorder.unavailable.set(free_bytes if scheduler.blocked else 0, now)
+        recorder.dead.set(scheduler.dead_tokens * self.allocator.bytes_per_token, now)
+        if self._verify:
+            self.allocator.check(scheduler.live_holdings())
+        return load
+
+    def _run_steps(self, load: StepLoad, now: int) -> int:
+        """Take the scheduled step and, if it only decodes, as many more as nothing can interrupt; the end time."""
+        until = now + self.cost.step_ns(load)
+        tokens = self._live_tokens(load)
+        self.recorder.hold(until - now, tokens)
+        self._count(load, until - now)
+        self._sample_timeline(until, tokens)
+        if load.decode_sequences:
+            self.ledger.progress()
+            if self._leaps and self.scheduler.only_decodes(load):
+                until = self._leap(until)
+        return until
+
+    def _leap(self, now: int) -> int:
+        """Continue decoding from the end of the scheduled step at ``now``; returns when the leap ends.
+
+        On return the last step taken is the one that ``finish_step`` will complete.
+        """
+        batch, cost, recorder, work = self.batch, self.cost, self.recorder, self.allocator.work
+        scheduler, size = self.scheduler, self.batch.size
+        stop_ns = self._leap_limit_ns(now)
+        last_step = batch.next_finish()
+        watch_frees = bool(scheduler.waiting or scheduler.swapped)
+        bytes_before = self.allocator.allocated_bytes
+        step = batch.step + 1
+        while step < last_step and now < stop_ns:
+            batch.advance(step)
+            if not scheduler.grow_due_without_relief(step + 1):
+                batch.step = step - 1
+                recorder.memory(now)
+                return now
+            step += 1
+            tokens = batch.context_tokens(step)
+            duration = cost.decode_ns(size, tokens, batch.pages(step), batch.windowed_tokens(step))
+            if work.any():
+                recorder.memory(now)
+                duration += cost.memory_ns(work.copied_bytes, 0, work.search_cycles)
+                work.clear()
+            tokens += scheduler.idle_tokens
+            recorder.hold(duration, tokens)
+            recorder.count_step(sequences=size, outputs=size, prompt_tokens=0, duration_ns=duration)
+            now += duration
+            self._sample_timeline(now, tokens)
+            if watch_frees and self.allocator.allocated_bytes < bytes_before:
+                break
+            bytes_before = self.allocator.allocated_bytes
+        batch.step = step - 1
+        return now
+
+    def _leap_limit_ns(self, now: int) -> int:
+        """A leap takes no step that starts at or after this instant."""
+        limits = [now + (1 << 62)]
+        if self._next_arrivals and self.scheduler.admission_open():
+            limits.append(self._next_arrivals[0])
+        if self.horizon_ns is not None:
+            limits.append(self.horizon_ns)
+        for due in (self.scheduler.deadline_ns(), self.allocator.maintenance_due_ns(now)):
+            if due is not None:
+                limits.append(due)
+        return min(limits)
+
+    def _live_tokens(self, load: StepLoad) -> int:
+        scheduler = self.scheduler
+        step = self.batch.step + (1 if load.decode_sequences else 0)
+        return self.batch.context_tokens(step) + scheduler.prefilling_tokens + scheduler.idle_tokens
+
+    def _count(self, load: StepLoad, duration_ns: int) -> None:
+        self.recorder.count_step(
+            sequences=load.sequences,
+            outputs=load.sampled_sequences,
+            prompt_tokens=load.prefill_tokens,
+            duration_ns=duration_ns,
+        )
+
+    def _sample_timeline(self, until: int, tokens: int) -> None:
+        if until > self.recorder.next_row_ns:
+            scheduler = self.scheduler
+            self.recorder.sample(
+                until,
+                tokens,
+                running=len(scheduler.running),
+                requeued=scheduler.requeued,
+                swapped=len(scheduler.swapped),
+            )
+
+    # ---- waiting and stopping
+
+    def _sleep(self, delay: int) -> simpy.Event:
+        """An event ``delay`` nanoseconds ahead that comes after every arrival of that instant."""
+        event = simpy.Event(self.env)
+        event._ok = True
+        event._value = None
+        self.env.schedule(event, priority=_AFTER_ARRIVALS, delay=delay)
+        return event
+
+    def _idle_until_arrival(self, now: int) -> Process:
+        self._idle = self.env.event()
+        yield self._idle if self.horizon_ns is None else self._idle | self._sleep(max(0, self.horizon_ns - now))
+        self._idle = None
+        yield self._sleep(0)
+        self._sample_timeline(self.env.now, self.scheduler.idle_tokens)
+
+    def _must_stop(self, now: int) -> bool:
+        if self.horizon_ns is not None and now >= self.horizon_ns:
+            self._stop("horizon", "")
+            return True
+        limit = _CIRCLING_PREEMPTIONS + 8 * (len(self.scheduler.running) + len(self.scheduler.waiting))
+        if self.ledger.idle_preemptions > limit:
+            self._stop("livelock", self.scheduler.describe_deadlock())
+            return True
+        if self._watch is not None and not self._watch(self):
+            self._stop("interrupted", "")
+            return True
+        return False
+
+    def _hopeless(self) -> bool:
+        """Nothing runs although sequences are live: no arrival can help those that hold all the memory."""
+        if not self.scheduler.running and not self.scheduler.waiting and not self.scheduler.swapped:
+            return False
+        self._stop("livelock", self.scheduler.describe_deadlock())
+        return True
+
+    def _stop(self, because: EndedBecause, detail: str) -> None:
+        self._ended_because, self._detail = because, detail
+
+    def _assert_conservation(self) -> None:
+        """Every arrival has one outcome, and with nobody live nothing is held (always on, O(1) and O(requests))."""
+        ledger = self.ledger
+        live = ledger.arrived - ledger.ended_count
+        unfinished = sum(1 for i, o in enumerate(ledger.outcome) if o == Outcome.unfinished and ledger.arrived_ns[i] >= 0)
+        assert live == unfinished, f"{live} requests are live, {unfinished} have no outcome"
+        if live == 0:
+            assert self.allocator.allocated_bytes == 0, f"{self.allocator.allocated_bytes} bytes are still held"
+            assert self.allocator.discount_bytes == 0 and self.allocator.tail_bytes == 0, "sharing counts drifted"
+        if self._verify:
+            self.allocator.check(self.scheduler.live_holdings())

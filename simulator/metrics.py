@@ -1,0 +1,222 @@
+"""From facts to figures: the ``run`` entry of the JSON, and the request, timeline and event tables.
+
+Latencies are over completed requests that arrived after the warm-up. The OOM rate counts every request that
+arrived; its interval is Wilson's for one run (see ``interval``), over replications it is Student's t.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.allocators.base import Allocator
+from simulator.engine import EngineRun
+from simulator.ledger import CAUSES, NEVER
+from simulator.requests import Requests
+from simulator.sequence import Outcome
+from simulator.units import NS_PER_S
+
+Columns = dict[str, npt.NDArray[Any]]
+#: standard normal quantile of a two-sided 95 % interval
+Z95 = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One allocator's run: ``summary`` is the JSON entry; the tables are columns of equal length."""
+
+    summary: dict[str, Any]
+    requests: Columns
+    timeline: Columns
+    oom_events: Columns
+    detail: str
+
+
+def wilson_interval(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (Wilson 1927): honest near 0 and 1, unlike the normal one."""
+    if trials == 0:
+        return 0.0, 1.0
+    rate = successes / trials
+    centre = rate + z * z / (2 * trials)
+    spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    low = (centre - spread) / scale if successes else 0.0
+    high = (centre + spread) / scale if successes < trials else 1.0
+    return low, high
+
+
+def request_table(run: EngineRun, requests: Requests) -> Columns:
+    """One row a request that arrived; seconds, NaN where something never happened."""
+    ledger = run.ledger
+    arrived = np.array(ledger.arrived_ns)
+    here = arrived != NEVER
+    names = np.array([outcome.name for outcome in Outcome], dtype=object)
+    causes = np.array([*CAUSES, ""], dtype=object)
+    return {
+        "request_id": np.nonzero(here)[0],
+        "class": np.array(requests.class_names, dtype=object)[requests.class_id[here]],
+        "arrival_s": _seconds(arrived[here]),
+        "prompt_tokens": requests.prompt_tokens[here],
+        "output_tokens": requests.output_tokens[here],
+        "generated_tokens": np.array(ledger.output_tokens)[here],
+        "outcome": names[np.array(ledger.outcome)[here]],
+        "oom_cause": causes[np.array(ledger.cause)[here]],
+        "start_s": _seconds(np.array(ledger.started_ns)[here]),
+        "first_token_s": _seconds(np.array(ledger.first_token_ns)[here]),
+        "finish_s": _seconds(np.array(ledger.finished_ns)[here]),
+        "preemptions": np.array(ledger.preemptions)[here],
+        "prefix_hit_tokens": np.array(ledger.hit_tokens)[here],
+    }
+
+
+def timeline_table(run: EngineRun) -> Columns:
+    """The memory timeline in bytes; ``waiting`` counts arrived sequences that do not run."""
+    rows = run.recorder.timeline()
+    ledger, times = run.ledger, rows["time_ns"]
+    arrived, started = np.array(ledger.arrived_ns), np.array(ledger.started_ns)
+    finished = np.array(ledger.finished_ns)
+    left = np.where(started == NEVER, finished, started)
+    came = np.searchsorted(np.sort(arrived[arrived != NEVER]), times, side="right")
+    gone = np.searchsorted(np.sort(left[left != NEVER]), times, side="right")
+    table: Columns = {"time_s": times / NS_PER_S}
+    for name in ("used_bytes", "allocated_bytes", "cached_bytes", "largest_free_bytes", "peak_allocated_bytes"):
+        table[name] = rows[name]
+    table["internal_bytes"] = rows["tail_bytes"]
+    table["reserved_bytes"] = np.maximum(0, rows["allocated_bytes"] - rows["used_bytes"] - rows["tail_bytes"])
+    table["running"] = rows["running"]
+    table["waiting"] = came - gone + rows["requeued"]
+    table["swapped"] = rows["swapped"]
+    return table
+
+
+def summarise(
+    run: EngineRun,
+    requests: Requests,
+    allocator: Allocator,
+    *,
+    label: str,
+    page_size: int,
+    warmup_s: float,
+    wall_s: float,
+) -> RunResult:
+    """Everything about one finished run."""
+    table = request_table(run, requests)
+    summary = {
+        "allocator": allocator.kind,
+        "label": label,
+        "kv_capacity_bytes": allocator.capacity_bytes,
+        "max_pages": allocator.max_pages,
+        "page_size": page_size,
+        **_outcomes(run),
+        "oom_events": dict(run.ledger.oom_events),
+        "preemptions": run.ledger.preemption_count,
+        "recomputed_tokens": run.ledger.recomputed_tokens,
+        "swapped_bytes": run.ledger.swapped_bytes,
+        "swap_refusals": run.ledger.swap_refusals,
+        "stalls": run.ledger.stalls,
+        "padding_tokens": run.ledger.padding_tokens,
+        "kv": _memory(run, allocator),
+        "latency": _latency(table, warmup_s),
+        "throughput": _throughput(run, table),
+        "batch": {
+            "mean": _ratio(run.recorder.sequence_steps, run.recorder.steps),
+            "max": run.recorder.peak_sequences,
+        },
+        "ended_because": run.ended_because,
+        "ended_detail": run.detail,
+        "steps": run.recorder.steps,
+        "simulated_s": run.ended_ns / NS_PER_S,
+        "wall_s": wall_s,
+    }
+    return RunResult(summary, table, timeline_table(run), run.ledger.event_columns(), run.detail)
+
+
+def _outcomes(run: EngineRun) -> dict[str, Any]:
+    counts = np.bincount(np.array(run.ledger.outcome, dtype=np.int64), minlength=len(Outcome)).tolist()
+    arrived = run.ledger.arrived
+    never_came = len(run.ledger.outcome) - arrived
+    requests = {"arrived": arrived}
+    for outcome in (
+        Outcome.completed,
+        Outcome.oom_admission,
+        Outcome.oom_decode,
+        Outcome.too_large,
+        Outcome.timed_out,
+        Outcome.unfinished,
+    ):
+        requests[outcome.name] = counts[outcome] - (never_came if outcome is Outcome.unfinished else 0)
+    assert sum(requests.values()) == 2 * arrived, "a request has no outcome or two"
+    lost = requests["oom_admission"] + requests["oom_decode"] + requests["too_large"]
+    return {
+        "requests": requests,
+        "oom_rate": _ratio(lost, arrived),
+        "oom_rate_ci": list(wilson_interval(lost, arrived)),
+    }
+
+
+def _memory(run: EngineRun, allocator: Allocator) -> dict[str, Any]:
+    recorder, totals = run.recorder, allocator.totals
+    span = run.ended_ns
+    capacity_ns = allocator.capacity_bytes * span
+    allocated, tail = recorder.allocated.total, recorder.tail.total + recorder.dead.total
+    reserved = allocated - recorder.used_byte_ns - tail
+    page_bytes = allocator.capacity_bytes // allocator.max_pages if allocator.max_pages else 0
+    return {
+        "mean_utilization": _ratio(recorder.used_byte_ns, capacity_ns),
+        "peak_used_bytes": recorder.peak_used_bytes,
+        "peak_allocated_bytes": recorder.allocated.peak,
+        "waste": {
+            "reserved": _ratio(reserved, capacity_ns),
+            "internal": _ratio(tail, capacity_ns),
+            "external": _ratio(recorder.unavailable.total, capacity_ns),
+        },
+        "mean_pages": _ratio(allocated, page_bytes * span) if page_bytes else 0.0,
+        "peak_pages": recorder.allocated.peak // page_bytes if page_bytes else 0,
+        "cow_copies": totals.cow_copies,
+        "shared_saving": _ratio(totals.shared_page_ns, totals.table_entry_ns),
+        "prefix_hit_rate": _ratio(totals.prefix_hit_tokens, totals.prefix_query_tokens),
+        "evictions": totals.evictions,
+        "moved_bytes": totals.moved_bytes,
+    }
+
+
+def _latency(table: Columns, warmup_s: float) -> dict[str, Any]:
+    counted = (table["outcome"] == Outcome.completed.name) & (table["arrival_s"] >= warmup_s)
+    arrival, start = table["arrival_s"][counted], table["start_s"][counted]
+    first, finish = table["first_token_s"][counted], table["finish_s"][counted]
+    outputs = table["generated_tokens"][counted]
+    several = outputs > 1
+    tpot = (finish - first)[several] / (outputs[several] - 1)
+    return {
+        "ttft_s": _spread(first - arrival),
+        "tpot_s": _spread(tpot),
+        "e2e_s": _spread(finish - arrival),
+        "queue_s": _spread(start - arrival),
+    }
+
+
+def _spread(values: npt.NDArray[Any]) -> dict[str, float]:
+    if not len(values):
+        return {"p50": 0.0, "p95": 0.0, "p99": 0.0, "mean": 0.0}
+    p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist()
+    return {"p50": p50, "p95": p95, "p99": p99, "mean": float(np.mean(values))}
+
+
+def _throughput(run: EngineRun, table: Columns) -> dict[str, float]:
+    span = run.ended_ns / NS_PER_S
+    completed = int(np.count_nonzero(table["outcome"] == Outcome.completed.name))
+    return {
+        "requests_per_s": _ratio(completed, span),
+        "output_tokens_per_s": _ratio(run.recorder.output_tokens, span),
+        "prompt_tokens_per_s": _ratio(run.recorder.prompt_tokens, span),
+    }
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _seconds(ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    return np.where(ns == NEVER, np.nan, ns / NS_PER_S)

@@ -1,0 +1,106 @@
+"""The other two ways to batch: prompts first (vLLM v0, MindIE, nano-vllm), and static padded batches.
+
+``SCHEDULERS`` maps the scenario's ``engine.scheduler`` to a class.
+"""
+
+from simulator.scheduler import Scheduler
+from simulator.sequence import Outcome, Sequence, State
+from simulator.step_load import StepLoad
+
+
+class PrefillFirstScheduler(Scheduler):
+    """A step is all prompts or all decodes, and prompts go first.
+
+    Prompts are computed whole, several a step while the token budget lasts. A prompt larger than the budget is
+    computed in pieces only if ``enable_chunked_prefill`` and only as the first of its step (nano-vllm's rule).
+    """
+
+    mixes_prefill_and_decode = False
+
+    def schedule(self, now: int) -> StepLoad | None:
+        self.load = StepLoad()
+        self.preempted_in_step = False
+        self.blocked = False
+        budget = self.engine.max_num_batched_tokens
+        for sequence in list(self.prefilling):
+            budget -= self._continue_prefill(sequence, budget, now)
+        if not self.preempted_in_step:
+            self._admit_waiting(budget, now)
+        if not self.load.prefill_tokens:
+            self._continue_running(self.engine.max_num_batched_tokens, now)
+            if not self.preempted_in_step:
+                self._resume_swapped(self.engine.max_num_batched_tokens)
+        self._add_decodes(now)
+        return self.load if self.load.decode_sequences or self.load.prefill_tokens else None
+
+    def _chunk(self, tokens: int, budget: int) -> int:
+        if tokens <= budget:
+            return tokens
+        first_of_step = budget == self.engine.max_num_batched_tokens
+        return budget if self.engine.enable_chunked_prefill and first_of_step else 0
+
+
+class StaticScheduler(Scheduler):
+    """Padded batches: admitted together, computed together, kept until the last one is done.
+
+    Every sequence is computed as if it were as long as the longest of its batch, and what a finished sequence holds
+    stays occupied until the whole batch ends: the padding waste of an engine without continuous batching.
+    """
+
+    can_leap = False
+
+    def __init__(self, *args: object, **settings: object) -> None:
+        super().__init__(*args, **settings)  # type: ignore[arg-type]
+        self.lingering: list[Sequence] = []
+        self._width = 0
+        self._prompt_tokens = 0
+
+    def _admit_waiting(self, budget: int, now: int) -> None:
+        if self.running or self.lingering:
+            return
+        super()._admit_waiting(1 << 62, now)
+        self._width = len(self.running)
+        self._prompt_tokens = max((sequence.target_tokens for sequence in self.running), default=0)
+
+    def _chunk(self, tokens: int, budget: int) -> int:
+        return tokens
+
+    def _add_decodes(self, now: int) -> None:
+        super()._add_decodes(now)
+        load = self.load
+        if load.prefill_tokens:
+            padded = self._width * self._prompt_tokens
+            self.ledger.padding_tokens += padded - load.prefill_tokens
+            load.prefill_tokens = padded
+            load.prefill_pairs = self._width * self._prompt_tokens * (self._prompt_tokens + 1) // 2
+            load.prefill_context_tokens = padded
+        if load.decode_sequences:
+            longest = max(self.batch.length(s) for s in self.running if s.state is State.DECODE) + 1
+            self.ledger.padding_tokens += self._width - load.decode_sequences
+            load.decode_sequences = self._width
+            load.decode_context_tokens = self._width * longest
+
+    def end(self, sequence: Sequence, outcome: Outcome, now: int) -> None:
+        if outcome is Outcome.completed and sequence.holding is not None:
+            self.withdraw(sequence)
+            sequence.state = State.LINGERING
+            self.lingering.append(sequence)
+            self.dead_tokens += sequence.computed_tokens
+            self.ledger.ended(sequence, outcome, now)
+        else:
+            super().end(sequence, outcome, now)
+        if len(self.lingering) == len(self.running):
+            self._release_batch()
+
+    def _release_batch(self) -> None:
+        for sequence in self.lingering:
+            self._retire(sequence)
+        self.lingering.clear()
+        self.dead_tokens = 0
+
+
+SCHEDULERS: dict[str, type[Scheduler]] = {
+    "continuous": Scheduler,
+    "prefill_first": PrefillFirstScheduler,
+    "static": StaticScheduler,
+}
