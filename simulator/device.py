@@ -6,16 +6,25 @@ A catalogue entry, a user's own file and an inline mapping have the same shape: 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import Field, GetJsonSchemaHandler, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 
-from simulator.errors import InputError, Problem, nearest_name, shown
+from simulator.errors import InputError, Problem, nearest_name
+from simulator.explain import complaints, to_problems
 from simulator.fields import Bandwidth, Bytes, Config, Flops, Hertz, Ratio, Seconds
-from simulator.yaml_source import YamlSource, read_yaml
+from simulator.yaml_source import KeyPath, YamlSource, dotted, read_yaml
 
 Confidence = Literal["vendor", "measured", "assumed"]
 T = TypeVar("T")
@@ -25,6 +34,8 @@ PRESETS = Path(__file__).parent / "presets" / "devices"
 
 class Sourced(Config, Generic[T]):
     """One figure and where it is from. A bare value is the scenario's own word: ``assumed``."""
+
+    model_config = ConfigDict(title="Sourced figure")
 
     value: T
     source: str = "given without a source"
@@ -227,23 +238,12 @@ def _read(path: Path) -> DeviceFile:
     try:
         return DeviceFile.model_validate(source.data)
     except ValidationError as error:
-        raise InputError(_problem(dict(item), source) for item in error.errors()) from None
+        found = complaints(error, DeviceFile, source.data)
+    raise InputError(problem for item in found for problem in to_problems(item, partial(_place, source)))
 
 
-def _problem(item: Mapping[str, Any], source: YamlSource) -> Problem:
-    """One pydantic complaint, placed at its line of the device file."""
-    place = item["loc"]
-    unknown = item["type"] == "extra_forbidden"
-    names = tuple(DeviceFile.model_fields) if len(place) == 1 else ("value", "source", "confidence")
-    return Problem(
-        message="unknown key" if unknown else item["msg"].removeprefix("Value error, "),
-        file=source.file,
-        line=source.line(place),
-        key=".".join(str(part) for part in place),
-        found=shown(item.get("input")),
-        nearest=nearest_name(place[-1], names) if unknown else None,
-        allowed=names if unknown else (),
-    )
+def _place(source: YamlSource, path: KeyPath) -> Problem:
+    return Problem(message="", file=source.file, line=source.line(path), key=dotted(path))
 
 
 def _given(config: DeviceFields) -> dict[str, Sourced[Any]]:

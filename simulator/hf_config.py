@@ -29,7 +29,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, place: str) -> Mo
 
 def _family(keys: Mapping[str, Any], place: str) -> tuple[Reader, Family]:
     kind = keys.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         nearest = nearest_name(kind, FAMILIES) if isinstance(kind, str) else None
         hint = f"; did you mean {nearest!r}?" if nearest else ""
         raise ValueError(f"{place}: model_type {kind!r} is unknown{hint}; known: {listed(list(FAMILIES))}")
@@ -53,6 +53,7 @@ class _Builder:
     def build(self, name: str, excluded: tuple[str, ...]) -> Model:
         reader = self.reader
         moe = self.family.moe(reader)
+        self._check(moe)
         groups, shapes, kinds = self._layers(moe)
         return Model(
             name=name,
@@ -60,10 +61,10 @@ class _Builder:
             dtype=self.storage.plain.name,
             weight_dtype=self.storage.linear.name,
             hidden_size=reader.count("hidden_size"),
-            num_layers=reader.count("num_hidden_layers"),
+            num_layers=reader.layers(),
             num_attention_heads=reader.count("num_attention_heads"),
             vocab_size=reader.count("vocab_size"),
-            max_position_embeddings=reader.count("max_position_embeddings"),
+            max_position_embeddings=self._max_positions(),
             groups=groups,
             shapes=shapes,
             layer_kinds=kinds,
@@ -82,6 +83,13 @@ class _Builder:
             rotary_dims=self._rotary_dims,
             excluded=excluded,
         )
+
+    def _check(self, moe: Moe | None) -> None:
+        """Refuse shapes no such model can have."""
+        if not self.family.mla and self._heads % self.reader.count("num_key_value_heads"):
+            raise self.reader.error("num_key_value_heads", f"must divide the {self._heads} attention heads")
+        if moe is not None and moe.per_token > moe.experts:
+            raise self.reader.error("num_experts_per_tok", f"{moe.per_token} exceeds the {moe.experts} experts")
 
     @property
     def _hidden(self) -> int:
@@ -112,9 +120,20 @@ class _Builder:
         rows = self.reader.count("vocab_size")
         return Matrix(name="vocabulary", rows=rows, columns=self._hidden, split="tp", linear=False)
 
+    def _max_positions(self) -> int:
+        """Longest sequence: YaRN stretches its original length by ``factor``, other scalings are in the key already."""
+        limit = self.reader.count("max_position_embeddings")
+        scaling = self.reader.get("rope_scaling")
+        if not isinstance(scaling, Mapping) or scaling.get("rope_type", scaling.get("type")) != "yarn":
+            return limit
+        factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings", limit)
+        if not isinstance(factor, int | float) or not isinstance(original, int):
+            raise self.reader.error("rope_scaling", f"needs a factor and an original length, found {dict(scaling)!r}")
+        return max(limit, int(factor * original))
+
     def _dense_width(self, moe: Moe | None) -> int:
         """Intermediate width of the dense layers; 0 when every layer has experts."""
-        if moe is not None and len(moe.layers) == self.reader.count("num_hidden_layers"):
+        if moe is not None and len(moe.layers) == self.reader.layers():
             return 0
         return self.reader.count(self.family.mlp_width)
 
@@ -141,7 +160,7 @@ class _Builder:
         shapes: dict[LayerShape, int] = {}
         kinds: list[int] = []
         matrices = {sparse: tuple(self._matrices(moe if sparse else None)) for sparse in self._sparsities(moe)}
-        for layer in range(self.reader.count("num_hidden_layers")):
+        for layer in range(self.reader.layers()):
             window = layer_window(self.reader, self.family, layer)
             group = windows.setdefault(window, len(windows))
             counts[window] += 1
@@ -152,7 +171,7 @@ class _Builder:
         return tuple(self._group(w, counts[w]) for w in windows), tuple(shapes), tuple(kinds)
 
     def _sparsities(self, moe: Moe | None) -> set[bool]:
-        layers = range(self.reader.count("num_hidden_layers"))
+        layers = range(self.reader.layers())
         return {moe is not None and layer in moe.layers for layer in layers}
 
     def _group(self, window: Windowed, layers: int) -> AttentionGroup:

@@ -82,30 +82,27 @@ def _one_in_several(reader: Reader, layer: int) -> Windowed:
 def _chunked(reader: Reader, layer: int) -> Windowed:
     """Llama 4: chunked attention wherever rotary positions are used, i.e. not in every fourth layer."""
     chunk = reader.optional_count("attention_chunk_size")
-    no_rope = reader.names("no_rope_layers")
-    with_rope = bool(no_rope[layer]) if no_rope else (layer + 1) % 4 != 0
+    listed = reader.for_layer("no_rope_layers", layer) if reader.get("no_rope_layers") else None
+    with_rope = (layer + 1) % 4 != 0 if listed is None else bool(listed)
     return ("chunked", chunk) if chunk and with_rope else FULL
 
 
 def layer_window(reader: Reader, family: Family, layer: int) -> Windowed:
     """Attention kind and window of a layer; ``layer_types`` of the file, when given, decides."""
-    types = reader.names("layer_types")
-    if types is None or (reader.get("use_sliding_window") is False):
+    kind = reader.for_layer("layer_types", layer)
+    if kind is None or reader.get("use_sliding_window") is False:
         return family.window(reader, layer)
-    if layer >= len(types):
-        raise reader.error("layer_types", f"has {len(types)} entries for {reader.count('num_hidden_layers')} layers")
-    known: dict[Any, Windowed] = {"full_attention": FULL}
-    if types[layer] == "sliding_attention":
-        known[types[layer]] = ("sliding", reader.count("sliding_window"))
-    if types[layer] == "chunked_attention":
-        known[types[layer]] = ("chunked", reader.count("attention_chunk_size"))
-    if types[layer] not in known:
-        raise reader.error("layer_types", f"names {types[layer]!r}: full, sliding and chunked attention are known")
-    return known[types[layer]]
+    if kind == "full_attention":
+        return FULL
+    if kind == "sliding_attention":
+        return "sliding", reader.count("sliding_window")
+    if kind == "chunked_attention":
+        return "chunked", reader.count("attention_chunk_size")
+    raise reader.error("layer_types", f"names {kind!r}: full, sliding and chunked attention are known")
 
 
 def _all_layers(reader: Reader) -> frozenset[int]:
-    return frozenset(range(reader.count("num_hidden_layers")))
+    return frozenset(range(reader.layers()))
 
 
 def _mixtral_moe(reader: Reader) -> Moe:

@@ -45,7 +45,7 @@ def read_storage(reader: Reader) -> Storage:
     skipped = next(
         (config[key] for key in ("modules_to_not_convert", "ignored_layers", "ignore") if config.get(key)), ()
     )
-    patterns = tuple(pattern for pattern in skipped if isinstance(pattern, str))
+    patterns = tuple(_checked(reader, pattern) for pattern in skipped) if isinstance(skipped, list) else ()
     method = config.get("quant_method")
     return Storage(
         plain=plain,
@@ -54,6 +54,17 @@ def read_storage(reader: Reader) -> Storage:
         skipped=() if method == "mxfp4" else patterns,
         experts_only=method == "mxfp4",
     )
+
+
+def _checked(reader: Reader, pattern: object) -> str:
+    """An entry of the list of modules left out. Raises ``ValueError`` when it cannot be matched."""
+    if not isinstance(pattern, str):
+        raise reader.error("quantization_config", f"leaves out {pattern!r}: expected a module name")
+    try:
+        re.compile(pattern.removeprefix("re:") if pattern.startswith("re:") else "")
+    except re.error as error:
+        raise reader.error("quantization_config", f"leaves out {pattern!r}: {error}") from None
+    return pattern
 
 
 def _format(reader: Reader, config: Mapping[str, Any], method: object) -> WeightFormat:

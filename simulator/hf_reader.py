@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.errors import shown
+
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 _MAX_COUNT = 10**9
+_MAX_LAYERS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +43,33 @@ class Reader:
         """A boolean; false when neither the file nor the architecture says anything."""
         value = self.get(key)
         if not isinstance(value, bool | None):
-            raise self.error(key, f"must be true or false, found {value!r}")
+            raise self.error(key, f"must be true or false, found {shown(value)}")
         return bool(value)
 
-    def names(self, key: str) -> list[Any] | None:
-        """A list, or ``None`` when missing."""
+    def names(self, key: str) -> list[str | int] | None:
+        """A list of texts or integers, or ``None`` when missing."""
         value = self.get(key)
-        if value is not None and not isinstance(value, list):
-            raise self.error(key, f"must be a list, found {value!r}")
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(entry, str | int) for entry in value):
+            raise self.error(key, f"must be a list of names or numbers, found {shown(value)}")
         return value
+
+    def for_layer(self, key: str, layer: int) -> str | int | None:
+        """The entry of a list that has one for every layer, or ``None`` when there is no list."""
+        entries = self.names(key)
+        if entries is None:
+            return None
+        if len(entries) != self.layers():
+            raise self.error(key, f"has {len(entries)} entries for {self.layers()} layers")
+        return entries[layer]
+
+    def layers(self) -> int:
+        """The number of layers, bounded so that a slip of the pen does not take for ever."""
+        layers = self.count("num_hidden_layers")
+        if layers > _MAX_LAYERS:
+            raise self.error("num_hidden_layers", f"must be at most {_MAX_LAYERS:,}, found {layers:,}")
+        return layers
 
     def dtype(self) -> str:
         """The precision of activations: ``bf16``, ``fp16`` or ``fp32``."""
@@ -57,7 +78,7 @@ class Reader:
             raise self.error("torch_dtype", "is missing")
         name = str(value).removeprefix("torch.")
         if name not in _DTYPES:
-            raise self.error("torch_dtype", f"must be one of {', '.join(_DTYPES)}, found {value!r}")
+            raise self.error("torch_dtype", f"must be one of {', '.join(_DTYPES)}, found {shown(value)}")
         return _DTYPES[name]
 
     def error(self, key: str, message: str) -> ValueError:
@@ -67,7 +88,7 @@ class Reader:
     def _count(self, key: str, value: Any, *, least: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_COUNT:
             kind = "a positive integer" if least else "an integer of 0 or more"
-            raise self.error(key, f"must be {kind} up to {_MAX_COUNT:,}, found {value!r}")
+            raise self.error(key, f"must be {kind} up to {_MAX_COUNT:,}, found {shown(value)}")
         return value
 
 

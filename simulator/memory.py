@@ -156,7 +156,8 @@ def resolve_max_model_len(model: Model, engine: EngineConfig) -> int:
         return limit
     if engine.max_model_len > limit:
         raise ValueError(
-            f"max_model_len {engine.max_model_len} exceeds the max_position_embeddings {limit} of {model.name}"
+            f"max_model_len {engine.max_model_len} exceeds the max_position_embeddings {limit} of {model.name}; "
+            "set model.max_position_embeddings if its positions are stretched"
         )
     return engine.max_model_len
 

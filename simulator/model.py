@@ -1,6 +1,7 @@
 """The model catalogue: a preset name, a Hugging Face id or a ``config.json`` to a ``Model``."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +37,9 @@ class ModelConfig(Config):
     config: str | None = Field(None, description="path of a Hugging Face config.json, relative to the scenario")
     name: str | None = None
     weight_dtype: WeightDType = Field("auto", description="storage of the linear layers; auto: as the checkpoint")
+    max_position_embeddings: int | None = Field(
+        None, ge=1, description="longest sequence, when rotary scaling stretches it"
+    )
 
     @model_validator(mode="after")
     def _one_origin(self) -> "ModelConfig":
@@ -68,6 +72,8 @@ def load_model(config: ModelConfig, base_dir: Path | None = None) -> Model:
         path = (base_dir or Path()) / str(config.config)
         path = path / "config.json" if path.is_dir() else path
         model = model_from_config(_read(path), name=config.name or path.resolve().parent.name, place=str(path))
+    if config.max_position_embeddings is not None:
+        model = replace(model, max_position_embeddings=config.max_position_embeddings)
     return model if config.weight_dtype == "auto" else with_weight_dtype(model, config.weight_dtype)
 
 
@@ -93,7 +99,7 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected a mapping such as a Hugging Face config.json")
