@@ -1,0 +1,308 @@
+"""Paged KV memory handed out in runs of adjacent pages, and compacted when runs become scarce.
+
+One pool of equal pages has no external fragmentation: any free page serves any sequence. It comes back as soon as
+adjacency counts: pages backed by huge pages, transfers that read ``run_length`` pages with one descriptor. Then a
+request can find enough free pages and still no run, and that is the failure which compaction cures here.
+
+Every request for ``r`` rows takes ``r // run_length`` runs in each table and single pages for the rest; single
+pages come out of runs that are broken already. Compaction empties the broken runs with the fewest used pages into
+the holes of those with the most. A move rewrites one page-table entry and copies one page, so no sequence reads
+anything else afterwards; it costs a read and a write of the page in device memory.
+
+What compaction buys is longer transfers (``mean_run_pages``) and requests served that would have been refused;
+what it costs is in ``work`` and ``totals``. ``compaction.compaction_break_even`` weighs the two.
+"""
+
+from collections.abc import Iterable
+
+from simulator.allocators.base import Demand, Holding, Occupancy, Shortfall
+from simulator.allocators.paged import TABLE_ENTRY_BYTES, PagedAllocator, PagedHolding, PageLayout
+from simulator.allocators.run_pool import RunOrder, RunPool
+from simulator.allocators.run_tables import RunHolding, RunTables
+from simulator.config import DefragTrigger, GrowBy
+from simulator.units import ceil_div, to_ns
+
+
+class PagedDefragAllocator(PagedAllocator):
+    """Pages in runs of ``run_length``; see the module docstring.
+
+    ``grow_by``: a growing sequence takes the ``page`` it needs, or the whole next ``run`` (longer bursts, more
+    reserved room). ``strict_runs``: a missing run is a ``fragmentation`` failure; otherwise single pages stand in
+    and ``totals.unmerged_runs`` counts them. ``trigger`` says when to compact: when a run is missing, when the
+    share of free pages outside whole runs reaches a threshold, or every so many seconds; between two calls of
+    ``maintain`` at most ``max_moves_per_step`` pages move, and what is left over is taken up at the next call.
+    ``totals.defrag_runs`` counts runs that compaction made whole.
+    """
+
+    kind = "paged_defrag"
+
+    def __init__(
+        self,
+        layout: PageLayout,
+        *,
+        max_pages: int,
+        run_length: int,
+        trigger: DefragTrigger,
+        max_moves_per_step: int = 64,
+        grow_by: GrowBy = "page",
+        strict_runs: bool = True,
+        free_order: RunOrder = "lifo",
+        null_page: bool = False,
+        reverse_release: bool = False,
+        chunk_tokens: int = 0,
+    ) -> None:
+        super().__init__(
+            layout,
+            max_pages=max_pages,
+            null_page=null_page,
+            reverse_release=reverse_release,
+            chunk_tokens=chunk_tokens,
+        )
+        self.runs = RunPool(max_pages, run_length, order=free_order, first_page=int(null_page))
+        self.pool = self.runs
+        self.tables = RunTables(layout.groups, max_pages)
+        self.run_length = run_length
+        self.trigger = trigger
+        self.max_moves_per_step = max_moves_per_step
+        self.grow_by = grow_by
+        self.strict_runs = strict_runs
+        self._period_ns = to_ns(trigger.period) if trigger.period is not None else None
+        self._next_period_ns = self._period_ns
+        self._moves_left = max_moves_per_step
+        self._sweeping = False
+        self._wanted_runs = 0
+
+    # ---- asking
+
+    @property
+    def mean_run_pages(self) -> float:
+        """Mean length of the pieces of adjacent pages that live page tables consist of; 1 when nothing is held.
+
+        It is what one transfer can read at most, in pages.
+        """
+        bursts = self.tables.bursts
+        return self.allocated_bytes / (self.layout.page_bytes * bursts) if bursts else 1.0
+
+    def can_ever_hold(self, demand: Demand) -> bool:
+        """As for plain pages; strict runs add that all runs must exist in the pool, also after a recompute that
+        starts at any length, when the same tokens may split into runs and single pages in another way."""
+        groups = self.layout.groups
+        grows = demand.final_tokens > demand.prompt_tokens
+        rounded = self.strict_runs and self.grow_by == "run" and grows
+        pages = runs = 0
+        for group in groups:
+            rows = self._peak_rows(group, demand.prompt_tokens, demand.final_tokens)
+            slack = self.run_length - 1 if rounded else 0
+            if group.window_tokens is not None and self.strict_runs:
+                slack += self.run_length - 1
+            pages += group.copies * (rows + slack)
+            runs += group.copies * ((rows + slack) // self.run_length)
+        return pages <= self.usable_pages and (not self.strict_runs or runs <= self.runs.total_runs)
+
+    # ---- acting
+
+    def admit(
+        self, demand: Demand, tokens: int, *, whole_tokens: int = 0, keep_free_bytes: int = 0
+    ) -> RunHolding | None:
+        holding = RunHolding(demand, len(self.layout.groups))
+        rows = ceil_div(tokens, self.layout.page_tokens)
+        pages, runs = rows * self._row_pages, self._runs_in(rows)
+        if whole_tokens > tokens:
+            peak_rows = [self._peak_rows(group, whole_tokens, whole_tokens) for group in self.layout.groups]
+            pages = max(pages, self.peak_pages(whole_tokens, whole_tokens))
+            runs = max(runs, sum(self._group_runs(index, rows) for index, rows in enumerate(peak_rows)))
+        if not self._room(pages + keep_free_bytes // self.layout.page_bytes, runs):
+            return None
+        self.tables.seat(holding)
+        self._extend(holding, rows * self._row_pages)
+        return holding
+
+    def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
+        assert isinstance(holding, RunHolding)
+        if self._windowed:
+            self._drop_unseen(holding, tokens - new_tokens)
+        rows = self._pages_missing(holding, tokens) // self._row_pages
+        whole_rows = ceil_div(rows, self.run_length) * self.run_length if self.grow_by == "run" else rows
+        if whole_rows > rows and not self.strict_runs and not self._runs_at_hand(whole_rows):
+            whole_rows = rows
+        if not self._room(whole_rows * self._row_pages, self._runs_in(whole_rows)):
+            return False
+        self._extend(holding, whole_rows * self._row_pages)
+        return True
+
+    def release(self, holding: Holding) -> None:
+        assert isinstance(holding, RunHolding)
+        super().release(holding)
+        self.tables.unseat(holding)
+
+    def maintain(self, now_ns: int, holdings: Iterable[Holding] = ()) -> bool:
+        """Compact if the scenario says so, at most ``max_moves_per_step`` pages; whether any page moved."""
+        self._moves_left = self.max_moves_per_step
+        period_ns = self._period_ns
+        if self._next_period_ns is not None and period_ns and now_ns >= self._next_period_ns:
+            self._sweeping = True
+            self._next_period_ns = (now_ns // period_ns + 1) * period_ns
+        target_runs = max(self._wanted_runs, self._threshold_runs())
+        if self._sweeping:
+            target_runs = self._reachable_runs()
+        moved = self._compact(target_runs)
+        self._sweeping = self._sweeping and self._reachable_runs() > self.runs.whole_runs
+        return moved > 0
+
+    def maintenance_due_ns(self, now_ns: int) -> int | None:
+        """``now_ns`` while compaction has work left over, else the start of the next period, if there is one."""
+        behind = max(self._wanted_runs, self._threshold_runs()) > self.runs.whole_runs
+        if self._sweeping or (behind and self._reachable_runs() > self.runs.whole_runs):
+            return now_ns
+        return self._next_period_ns
+
+    # ---- looking
+
+    def occupancy(self) -> Occupancy:
+        free_bytes = len(self.runs) * self.layout.page_bytes
+        return Occupancy(
+            capacity_bytes=self.capacity_bytes,
+            allocated_bytes=self.allocated_bytes,
+            cached_bytes=0,
+            free_bytes=free_bytes,
+            largest_free_bytes=self._largest_free_bytes(),
+            unusable_bytes=self._null_pages * self.layout.page_bytes,
+        )
+
+    def check(self, holdings: Iterable[Holding]) -> None:
+        """What plain paging promises, and: run queues, owners of pages and counts of adjacent pieces are exact."""
+        live = [holding for holding in holdings if isinstance(holding, RunHolding)]
+        super().check(live)
+        self.runs.check()
+        self.tables.check(live)
+
+    # ---- room
+
+    def _group_runs(self, index: int, rows: int) -> int:
+        return self.layout.groups[index].copies * (rows // self.run_length)
+
+    def _runs_in(self, rows: int) -> int:
+        """Runs that ``rows`` more rows ask for, over all tables."""
+        return rows // self.run_length * self._row_pages
+
+    def _runs_at_hand(self, rows: int) -> bool:
+        return self._runs_in(rows) <= self.runs.whole_runs and rows * self._row_pages <= len(self.runs)
+
+    def _room(self, pages: int, runs: int) -> bool:
+        """Whether so many pages, among them so many runs, can be taken; compacts if that may help."""
+        if not self._enough(pages):
+            return False
+        pool = self.runs
+        if runs > pool.whole_runs and self.trigger.on_failure and self._reachable_runs() >= runs:
+            self._wanted_runs = max(self._wanted_runs, runs)
+            self._compact(runs)
+        if runs <= pool.whole_runs or not self.strict_runs:
+            return True
+        page_bytes = self.layout.page_bytes
+        self.shortfall = Shortfall(
+            "fragmentation", pages * page_bytes, len(pool) * page_bytes, self._largest_free_bytes()
+        )
+        return False
+
+    def _enough(self, pages: int) -> bool:
+        free = len(self.runs)
+        if pages > free:
+            page_bytes = self.layout.page_bytes
+            self.shortfall = Shortfall("capacity", pages * page_bytes, free * page_bytes, self._largest_free_bytes())
+        return pages <= free
+
+    def _largest_free_bytes(self) -> int:
+        """Bytes of the longest new sequence that could be placed now without compaction."""
+        rows = len(self.runs) // self._row_pages
+        if self.strict_runs:
+            rows = min(rows, self.runs.whole_runs // self._row_pages * self.run_length + self.run_length - 1)
+        return rows * self._row_pages * self.layout.page_bytes
+
+    # ---- taking
+
+    def _extend(self, holding: PagedHolding, needed: int) -> None:
+        assert isinstance(holding, RunHolding)
+        rows = needed // self._row_pages
+        if rows:
+            runs = min(self._runs_in(rows), self.runs.whole_runs)
+            self.totals.unmerged_runs += self._runs_in(rows) - runs
+            starts = self.runs.take_runs(runs)
+            singles = self.runs.take(needed - runs * self.run_length)
+            self._account(needed, starts, singles)
+            self._fill(holding, rows, starts, singles)
+            self._set_held(holding, holding.held_tokens + rows * self.layout.page_tokens)
+        holding.capacity_tokens = self._next_call(holding) if self._windowed else holding.held_tokens
+
+    def _account(self, pages: int, starts: list[int], singles: list[int]) -> None:
+        self.allocated_bytes += pages * self.layout.page_bytes
+        self.totals.pages_taken += pages
+        self.work.new_pages += pages
+        self.work.table_bytes += pages * TABLE_ENTRY_BYTES
+        self.work.search_cycles += self.runs.search_cycles(starts) + self.runs.search_cycles(singles)
+
+    def _fill(self, holding: RunHolding, rows: int, starts: list[int], singles: list[int]) -> None:
+        """Append ``rows`` rows to every table: for each column runs as far as there are any, then single pages."""
+        next_run = next_single = 0
+        for index, group in enumerate(self.layout.groups):
+            pages = [0] * (rows * group.copies)
+            for copy in range(group.copies):
+                taken = starts[next_run : next_run + rows // self.run_length]
+                next_run += len(taken)
+                column = [page for start in taken for page in range(start, start + self.run_length)]
+                rest = rows - len(column)
+                column += singles[next_single : next_single + rest]
+                next_single += rest
+                pages[copy :: group.copies] = column
+            self.tables.append(holding, index, pages)
+            self.tail_bytes += rows * self.layout.padding_bytes(group)
+
+    def _drop_rows(self, holding: PagedHolding, index: int, rows: int) -> None:
+        assert isinstance(holding, RunHolding)
+        before = self.tables.bursts_of_first_rows(holding, index, rows + 1)
+        super()._drop_rows(holding, index, rows)
+        self.tables.forget(holding, index, before - self.tables.bursts_of_first_rows(holding, index, 1))
+
+    # ---- compaction
+
+    def _reachable_runs(self) -> int:
+        """Whole runs there would be after moving without limit."""
+        pool = self.runs
+        if pool.cheapest_broken() is None:
+            return pool.whole_runs
+        return min(pool.total_runs, pool.whole_runs + pool.broken_free_pages // self.run_length)
+
+    def _threshold_runs(self) -> int:
+        """Fewest whole runs that bring fragmentation below the trigger's threshold; 0 if it is below now."""
+        threshold, pool = self.trigger.fragmentation, self.runs
+        if threshold is None or pool.fragmentation_ratio < threshold:
+            return 0
+        return min(self._reachable_runs(), int(len(pool) * (1.0 - threshold)) // self.run_length + 1)
+
+    def _compact(self, target_runs: int) -> int:
+        """Move pages until ``target_runs`` are whole, nothing more can be gained, or the step's moves are used up."""
+        pool, moved = self.runs, 0
+        while pool.whole_runs < target_runs and self._moves_left > moved and pool.broken_free_pages >= self.run_length:
+            victim = pool.cheapest_broken()
+            if victim is None:
+                break
+            for source in pool.used_pages(victim, self._moves_left - moved):
+                self._move(source, victim)
+                moved += 1
+            self.totals.defrag_runs += pool.free_in_run(victim) == self.run_length
+        self._moves_left -= moved
+        if self._wanted_runs <= pool.whole_runs or self._reachable_runs() < self._wanted_runs:
+            self._wanted_runs = 0
+        return moved
+
+    def _move(self, source: int, run: int) -> None:
+        """Copy one page out of ``run`` into a hole elsewhere and rewrite the table entry that names it."""
+        target = self.runs.take_hole(run)
+        assert target is not None, "compaction started without holes"
+        self.tables.rename(source, target)
+        if self.on_copy is not None:
+            self.on_copy(source, target, 1)
+        self.runs.give((source,))
+        self.work.copied_bytes += 2 * self.layout.page_bytes
+        self.work.table_bytes += TABLE_ENTRY_BYTES
+        self.totals.moved_bytes += self.layout.page_bytes
+        self.totals.moves += 1
