@@ -56,6 +56,8 @@ class Sourced(Config, Generic[T]):
 class DeviceFields(Config):
     """The figures of a device, all optional: what is missing comes from the preset, if there is one."""
 
+    model_config = ConfigDict(defer_build=True)  # three classes of 30 fields: start-up builds the used ones only
+
     hbm_bytes: Sourced[Bytes] | None = Field(None, description="memory on the card")
     hbm_usable_bytes: Sourced[Bytes] | None = Field(None, description="memory the framework sees as total")
     hbm_free_bytes: Sourced[Bytes] | None = Field(None, description="free when the engine starts; default: usable")
