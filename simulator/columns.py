@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -14,8 +15,21 @@ from simulator.requests import MAX_TIME_S, MAX_TOKENS, IntArray
 from simulator.text_lines import complaint, text_lines
 from simulator.units import NS_PER_S
 
-_ROWS = 65_536
-_WALL_CLOCK = re.compile(r"((?:19[7-9]|20|21)\d\d?-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|\+00:00)?", re.ASCII)
+_ROWS = 16_384
+
+
+class CsvReader(Protocol):
+    """What ``csv.reader`` returns; its class has no public name."""
+
+    line_num: int
+
+    def __iter__(self) -> Iterator[list[str]]: ...
+
+
+_WALL_CLOCK = re.compile(
+    r"^ *((?:19[7-9]\d|2[01]\d\d)-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|\+00:00)? *$",
+    re.ASCII | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +69,10 @@ def _seconds(texts: Sequence[str]) -> IntArray:
 
 def _wall_clock(texts: Sequence[str]) -> IntArray:
     """Nanoseconds since 1970, exact to the last digit."""
-    matches = [_WALL_CLOCK.fullmatch(text.strip()) for text in texts]
-    if None in matches:
+    joined = "\n".join(texts)
+    plain = _WALL_CLOCK.findall(joined)
+    if not len(plain) == len(texts) == joined.count("\n") + 1:
         raise ValueError("not a time")
-    plain = [match[1] for match in matches if match]
     return np.array(plain, "datetime64[ns]").astype(np.int64)
 
 
@@ -85,6 +99,8 @@ class CsvRows:
     def read(self, name: str, column: Column) -> IntArray:
         """The values of a column. Raises ``InputError`` at the first cell that is not allowed."""
         texts = self.texts(name)
+        if not texts:
+            return np.zeros(0, np.int64)
         try:
             values = column.parse(texts)
         except (ValueError, OverflowError):
@@ -114,33 +130,35 @@ def csv_runs(path: Path) -> Iterator[CsvRows]:
 
     Raises ``InputError`` for an empty file, a header that repeats a name, broken quotes, or a ragged row.
     """
-    rows = _numbered_rows(path)
-    line, header = next(rows, (0, []))
-    if not line:
-        raise complaint(path, 1, "the file is empty; a header line with column names is needed")
-    names = tuple(name.strip() for name in header)
-    if len(set(names)) < len(names):
-        raise complaint(path, line, "the header names a column twice: " + ", ".join(names))
-    first = True
-    while run := list(islice(rows, _ROWS)):
-        first = False
-        _check_widths(path, names, run)
-        yield CsvRows(path, names, [row for _, row in run], [number for number, _ in run])
-    if first:
-        yield CsvRows(path, names, [], [])
-
-
-def _numbered_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(text_lines(path), strict=True)
     try:
-        for row in reader:
-            if row:
-                yield reader.line_num, row
+        header = next((row for row in reader if row), None)
+        if header is None:
+            raise complaint(path, 1, "the file is empty; a header line with column names is needed")
+        names = tuple(name.strip() for name in header)
+        if len(set(names)) < len(names):
+            raise complaint(path, reader.line_num, "the header names a column twice: " + ", ".join(names))
+        yield from _runs(path, names, reader)
     except csv.Error as error:
         raise complaint(path, reader.line_num, f"not a readable CSV row: {error}") from None
 
 
-def _check_widths(path: Path, names: tuple[str, ...], run: list[tuple[int, list[str]]]) -> None:
-    for line, row in run:
-        if len(row) != len(names):
-            raise complaint(path, line, f"found {len(row)} cells, the header has {len(names)}")
+def _runs(path: Path, names: tuple[str, ...], reader: CsvReader) -> Iterator[CsvRows]:
+    start = -1
+    while start < reader.line_num:
+        start = reader.line_num
+        run = CsvRows(path, names, [], [])
+        for row in islice(reader, _ROWS):
+            if row:
+                run.rows.append(row)
+                run.lines.append(reader.line_num)
+        _check_widths(run)
+        yield run
+
+
+def _check_widths(run: CsvRows) -> None:
+    widths = list(map(len, run.rows))
+    wanted = len(run.header)
+    if widths.count(wanted) < len(widths):
+        wrong = next(row for row, width in enumerate(widths) if width != wanted)
+        raise complaint(run.path, run.lines[wrong], f"found {widths[wrong]} cells, the header has {wanted}")

@@ -170,10 +170,6 @@ AnyLength = Annotated[
 def _bare_number(value: Any) -> Any:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return {"dist": "fixed", "value": value}
-    if isinstance(value, dict) and "dist" not in value:
-        raise ValueError(
-            "dist is missing: fixed, uniform, lognormal, zipf or empirical (a bare number is a fixed length)"
-        )
     return value
 
 

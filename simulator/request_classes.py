@@ -54,9 +54,13 @@ class ClassFields(Config):
     def _one_source_of_lengths(self) -> "ClassFields":
         if self.token_pairs and (self.prompt_tokens or self.output_tokens):
             raise ValueError("token_pairs brings both lengths: remove prompt_tokens and output_tokens")
-        if (self.samples or 1) > 1 and (self.beam_width or 0) > 1:
-            raise ValueError("samples and beam_width cannot both be above 1: parallel sampling or beam search")
+        _check_search(self.samples, self.beam_width)
         return self
+
+
+def _check_search(samples: int | None, beam_width: int | None) -> None:
+    if (samples or 1) > 1 and (beam_width or 0) > 1:
+        raise ValueError("samples and beam_width cannot both be above 1: parallel sampling or beam search")
 
 
 class RequestClass(ClassFields):
@@ -82,12 +86,15 @@ class ResolvedClass:
 def resolve(own: RequestClass, workload: ClassFields) -> ResolvedClass:
     """Fills what the class leaves out. Raises ``ValueError`` when a length is still missing."""
     lengths = own if own.token_pairs or (own.prompt_tokens and own.output_tokens) else _mixed_lengths(own, workload)
+    samples = own.samples or workload.samples or 1
+    beam_width = (workload.beam_width if own.beam_width is None else own.beam_width) or 0
+    _check_search(samples, beam_width)
     return ResolvedClass(
         name=own.name,
         weight=own.weight,
         lengths=lengths,
-        samples=own.samples or workload.samples or 1,
-        beam_width=(workload.beam_width if own.beam_width is None else own.beam_width) or 0,
+        samples=samples,
+        beam_width=beam_width,
         shared_prefix=own.shared_prefix or workload.shared_prefix,
         owns_prefix=own.shared_prefix is not None,
     )

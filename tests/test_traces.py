@@ -8,6 +8,8 @@ from datetime import datetime
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from simulator.traces import trace_names, trace_path
 from simulator.workload import WorkloadConfig, generate
@@ -90,6 +92,25 @@ def test_azure_times_are_exact_to_100_ns():
     assert requests.prompt_tokens.tolist() == [int(row["ContextTokens"]) for row in rows]
 
 
+@pytest.mark.parametrize(
+    ("name", "token_steps", "page_steps", "peak_live"),
+    [("azure_code", 524_109_173, 32_872_140, 80), ("mooncake_conversation", None, None, 101)],
+)
+def test_a_replay_at_50_ms_a_token_has_the_known_demand(name, token_steps, page_steps, peak_live):
+    # Totals made once with an independent program: a request holds P + k tokens during its k-th interval of 50 ms.
+    requests = replay(name)
+    prompts, outputs = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
+    if token_steps:
+        assert sum(p * o + o * (o + 1) // 2 for p, o in zip(prompts, outputs, strict=True)) == token_steps
+        held = (-(-(p + k) // 16) for p, o in zip(prompts, outputs, strict=True) for k in range(1, o + 1))
+        assert sum(held) == page_steps
+    starts = requests.arrival_ns
+    ends = np.sort(starts + requests.output_tokens * 50_000_000)
+    live = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
+    last_of_tick = np.append(np.diff(starts) > 0, True)
+    assert live[last_of_tick].max() == peak_live
+
+
 def test_the_shipped_names_are_listed_and_a_slip_is_answered_with_the_nearest(tmp_path):
     assert trace_names() == list(STATISTICS)
     with pytest.raises(ValueError, match="did you mean 'azure_code'"):
@@ -168,6 +189,12 @@ def test_burstgpt_rows_without_response_are_skipped_and_counted(tmp_path):
     assert requests.arrival_ns.tolist() == [0, 113 * NS]
     assert requests.prompt_tokens.tolist() == [472, 417]
     assert requests.notes == ("2 trace rows without output tokens skipped",)
+
+
+def test_azure_2024_times_with_a_utc_offset_are_exact(tmp_path):
+    rows = "2024-05-10 00:00:00.009930+00:00,2162,5\n2024-05-10 00:00:01+00:00,2399,6\n2024-05-10T00:00:01.5Z,76,15\n"
+    path = write(tmp_path, "t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    assert replay(path).arrival_ns.tolist() == [0, 990_070_000, 1_490_070_000]
 
 
 def test_burstgpt_with_session_columns_is_recognised(tmp_path):
@@ -285,6 +312,8 @@ ROW = '{"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [0,
         (PLAIN + ",prefix_id\n0,5,5,1\n", r"t:1: prefix_id needs the other"),
         (PLAIN + ",prefix_id,prefix_tokens\n0,5,5,1,6\n", r"t:2: prefix_tokens: found '6'; allowed: at most"),
         (PLAIN + ",prefix_id,prefix_tokens\n0,5,5,1,\n", r"t:2: prefix_tokens: found ''"),
+        (AZURE + "\n", "no request is left"),
+        (AZURE + '\n"2023-11-16 18:17:03\n2023-11-16 18:17:04",5,5\n', r"t:3: TIMESTAMP: found '2023-11-16 18:17:03"),
         (AZURE + "\n2023-11-16 18:17,5,5\n", r"t:2: TIMESTAMP: found '2023-11-16 18:17'; allowed: a UTC time"),
         (AZURE + "\n2023-13-16 18:17:03.9,5,5\n", r"t:2: TIMESTAMP: found '2023-13-16"),
         (AZURE + "\n2023-02-30 18:17:03.9,5,5\n", r"t:2: TIMESTAMP: found '2023-02-30"),
@@ -292,12 +321,12 @@ ROW = '{"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [0,
         (AZURE + "\n2023-11-16 18:17:03+05:00,5,5\n", r"t:2: TIMESTAMP"),
         (PLAIN.encode() + b"\n0,5\xff,5\n", r"t:2: not UTF-8 text \(byte 3"),
         ("arrived_at".encode("utf-16"), r"t:1: not UTF-8"),
-        (b"\x1f\x8b\x08\x00garbage", r"t:1: the gzip file"),
+        (b"\x1f\x8b\x08\x00garbage", r"t: the gzip file"),
         (gzip.compress((PLAIN + "\n0,5,5\n" * 99).encode())[:-20], r"the gzip file ends too early"),
         (gzip.compress(b"\0" * (17 * 2**20)), r"t:1: the line is longer than 16777216 bytes"),
         ("{", r"t:1: not a JSON object"),
         ("{" + '"a":[' * 100_000, r"t:1: not a JSON object"),
-        (ROW + "[1]\n", r"t:2: found a list \(1 items\); allowed: a JSON object"),
+        (ROW + "[1]\n", r"t:2: found a list.*; allowed: a JSON object"),
         ("{}\n", r"t:1: key timestamp is missing"),
         (ROW.replace("600", "true"), r"t:1: input_length: found true; allowed: a whole number"),
         (ROW.replace("600", "600.5"), r"t:1: input_length: found 600.5"),
@@ -320,6 +349,37 @@ ROW = '{"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [0,
 def test_a_broken_trace_is_refused_with_line_and_column(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         replay(write(tmp_path, "t", text))
+
+
+def refusal(path):
+    """What is said against the trace; None when it can be replayed. Anything but ValueError is a crash."""
+    try:
+        replay(path)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+GOOD = [
+    f"{PLAIN},prefix_id,prefix_tokens\n0,10,5,a,3\n0.5,10,5,,\n1,10,5,b,10\n".encode(),
+    f"{AZURE}\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n".encode(),
+    ROW.encode() * 3,
+    gzip.compress(ROW.encode() * 3, mtime=0),
+]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    good=st.sampled_from(GOOD),
+    start=st.floats(0, 1),
+    length=st.integers(0, 12),
+    put=st.one_of(st.binary(max_size=12), st.sampled_from([b"-", b"nan", b"\n", b",", b'"', b"9" * 30, b"{", b"\0"])),
+)
+def test_a_damaged_trace_is_read_or_refused_but_never_crashes(tmp_path, good, start, length, put):
+    at = int(start * len(good))
+    path = write(tmp_path, "t", good[:at] + put + good[at + length :])
+    message = refusal(path)
+    assert message is None or str(path) in message
 
 
 def test_a_file_that_cannot_be_read_as_one_is_refused_at_once(tmp_path):
