@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import simpy
+from simpy.events import EventPriority
 
 from simulator.allocators.base import Allocator
 from simulator.batch import DecodeBatch
@@ -31,7 +32,7 @@ EndedBecause = Literal["completed", "horizon", "livelock", "interrupted"]
 Process = Generator[simpy.Event, Any, None]
 
 #: SimPy priority of the decode loop: after every arrival of the same instant, whoever was scheduled first
-_AFTER_ARRIVALS = 2
+_AFTER_ARRIVALS = EventPriority(2)
 #: a run in which this many preemptions (and 8 for each live sequence) pass without one new output goes in circles
 _CIRCLING_PREEMPTIONS = 64
 
@@ -136,7 +137,7 @@ class Engine:
         for request_id in upcoming:
             think = think_ns[request_id]
             if think:
-                heapq.heappush(self._next_arrivals, self.env.now + think)
+                heapq.heappush(self._next_arrivals, self._clock() + think)
                 yield self.env.timeout(think)
                 heapq.heappop(self._next_arrivals)
             done = waiting_for[request_id] = self.env.event()
@@ -144,7 +145,7 @@ class Engine:
             yield done
 
     def _arrive(self, request_id: int) -> None:
-        now = self.env.now
+        now = self._clock()
         self.ledger.arrival(request_id, now)
         self._arrivals_left -= 1
         for sequence in self._sequences(request_id, now):
@@ -189,7 +190,7 @@ class Engine:
 
     def _decode_loop(self) -> Process:
         while True:
-            now = self.now_ns = self.env.now
+            now = self.now_ns = self._clock()
             if self._must_stop(now):
                 return
             load = self._schedule(now)
@@ -307,6 +308,10 @@ class Engine:
 
     # ---- waiting and stopping
 
+    def _clock(self) -> int:
+        """SimPy's clock; only integers are ever added to it."""
+        return int(self.env.now)
+
     def _sleep(self, delay: int) -> simpy.Event:
         """An event ``delay`` nanoseconds ahead that comes after every arrival of that instant."""
         event = simpy.Event(self.env)
@@ -320,7 +325,7 @@ class Engine:
         yield self._idle if self.horizon_ns is None else self._idle | self._sleep(max(0, self.horizon_ns - now))
         self._idle = None
         yield self._sleep(0)
-        self._sample_timeline(self.env.now, self.scheduler.idle_tokens)
+        self._sample_timeline(self._clock(), self.scheduler.idle_tokens)
 
     def _must_stop(self, now: int) -> bool:
         if self.horizon_ns is not None and now >= self.horizon_ns:

@@ -19,7 +19,7 @@ CAUSES = ("capacity", "fragmentation")
 MAX_EVENTS = 200_000
 
 
-def _column(size: int, value: int, code: str = "q") -> array[int]:
+def _column(size: int, value: int, code: str = "q") -> "array[int]":
     return array(code, [value]) * size
 
 

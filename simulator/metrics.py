@@ -175,11 +175,16 @@ def _memory(run: EngineRun, allocator: Allocator) -> dict[str, Any]:
         "mean_pages": _ratio(allocated, page_bytes * span) if page_bytes else 0.0,
         "peak_pages": recorder.allocated.peak // page_bytes if page_bytes else 0,
         "cow_copies": totals.cow_copies,
-        "shared_saving": _ratio(totals.shared_page_ns, totals.table_entry_ns),
+        "shared_saving": _shared_saving(recorder.entries.total, allocated // page_bytes if page_bytes else 0),
         "prefix_hit_rate": _ratio(totals.prefix_hit_tokens, totals.prefix_query_tokens),
         "evictions": totals.evictions,
         "moved_bytes": totals.moved_bytes,
     }
+
+
+def _shared_saving(entry_ns: int, page_ns: int) -> float:
+    """Share of the page-table entries that needed no page of their own, averaged over time."""
+    return 1.0 - page_ns / entry_ns if entry_ns else 0.0
 
 
 def _latency(table: Columns, warmup_s: float) -> dict[str, Any]:

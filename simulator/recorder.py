@@ -57,6 +57,7 @@ class Recorder:
     tail: Integral = field(default_factory=Integral)
     unavailable: Integral = field(default_factory=Integral)
     dead: Integral = field(default_factory=Integral)
+    entries: Integral = field(default_factory=Integral)
     used_byte_ns: int = 0
     peak_used_bytes: int = 0
     steps: int = 0
@@ -75,6 +76,8 @@ class Recorder:
         allocator = self.allocator
         self.allocated.set(allocator.allocated_bytes, now)
         self.tail.set(allocator.tail_bytes, now)
+        if allocator.can_fork:
+            self.entries.set(allocator.table_entries, now)
         if allocator.allocated_bytes > self._peak_since_row:
             self._peak_since_row = allocator.allocated_bytes
 

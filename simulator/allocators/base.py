@@ -152,6 +152,11 @@ class Allocator(ABC):
     #: whether one sequence can be forked into several that share memory
     can_fork: bool = False
 
+    @property
+    def table_entries(self) -> int:
+        """Page-table entries of all sequences; a shared page counts once for each. 0 where nothing is shared."""
+        return 0
+
     def __init__(self) -> None:
         self.work = Work()
         self.totals = Totals()

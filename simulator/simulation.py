@@ -1,0 +1,166 @@
+"""A scenario, simulated: build the parts, run the engine once an allocator, check the laws, collect the results.
+
+Every allocator meets the same requests. The result of one allocator does not depend on which others run.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.allocators.base import Allocator
+from simulator.batch import TILE_TOKENS
+from simulator.cost import StepCost
+from simulator.engine import Engine
+from simulator.errors import InputError, Problem
+from simulator.metrics import RunResult, summarise
+from simulator.pool import PoolParts, build_allocator
+from simulator.requests import Requests
+from simulator.scenario import Scenario
+from simulator.units import format_bytes, to_ns
+from simulator.version import version
+
+#: called with the label of the running allocator, the requests that have ended, and all requests
+Progress = Callable[[str, int, int], None]
+#: scheduling points between two looks at progress and interruption
+_WATCH_EVERY = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Everything a ``run`` has found; ``runs`` has one entry an allocator (and replication)."""
+
+    scenario: Scenario
+    seed: int
+    runs: tuple[RunResult, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``simulate run --format json``."""
+        return {
+            "schema_version": 1,
+            "scenario": self.scenario.resolved(),
+            "seed": self.seed,
+            "version": version(),
+            "runs": [run.summary for run in self.runs],
+        }
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    seed: int | None = None,
+    allocators: tuple[str, ...] | None = None,
+    replications: int = 1,
+    verify: bool = False,
+    leap: bool = True,
+    progress: Progress | None = None,
+    interrupted: Callable[[], bool] | None = None,
+) -> Result:
+    """Run ``scenario`` under each of its allocators (or those labelled in ``allocators``).
+
+    ``interrupted`` is asked now and then; once it says yes the run ends at a scheduling point, and what was found so far
+    is returned.
+
+    Raises ``InputError`` when the workload or a pool cannot be had.
+    """
+    seed = scenario.seed if seed is None else seed
+    runs: list[RunResult] = []
+    for replication in range(replications):
+        requests = scenario.requests(seed=seed, replication=replication)
+        parts = pool_parts(scenario, requests)
+        for index, (label, config) in enumerate(zip(scenario.labels, scenario.allocators, strict=True)):
+            if allocators is not None and label not in allocators:
+                continue
+            allocator = build_allocator(config, parts, key=f"allocators.{index}")
+            watch = _watcher(label, progress, interrupted)
+            result = run_one(scenario, requests, allocator, label=label, verify=verify, leap=leap, watch=watch)
+            if replications > 1:
+                result.summary["replication"] = replication
+            runs.append(result)
+            if result.summary["ended_because"] == "interrupted":
+                return Result(scenario, seed, tuple(runs))
+    return Result(scenario, seed, tuple(runs))
+
+
+def pool_parts(scenario: Scenario, requests: Requests) -> PoolParts:
+    """What the pools of ``scenario`` are built from. Raises ``InputError`` when nothing is left for KV."""
+    budget = scenario.budget
+    if budget.kv_capacity_bytes <= 0:
+        missing = format_bytes(budget.overdraft_bytes or budget.kv_bytes_per_token_per_device)
+        raise InputError([Problem(key="model", message=f"no memory is left for the KV pool: {missing} short on a device")])
+    mean_tokens = float((requests.prompt_tokens + requests.output_tokens).mean()) if len(requests) else 0.0
+    return PoolParts(scenario.loaded_model, scenario.engine, budget.kv_capacity_bytes, mean_tokens)
+
+
+def run_one(
+    scenario: Scenario,
+    requests: Requests,
+    allocator: Allocator,
+    *,
+    label: str,
+    verify: bool = False,
+    leap: bool = True,
+    watch: Callable[[Engine], bool] | None = None,
+) -> RunResult:
+    """One allocator over one set of requests."""
+    engine = _engine(scenario, requests, allocator, verify=verify, leap=leap, watch=watch)
+    started = time.perf_counter()
+    run = engine.run()
+    wall_s = time.perf_counter() - started
+    warmup = scenario.workload.warmup
+    return summarise(
+        run,
+        requests,
+        allocator,
+        label=label,
+        page_size=allocator.tile_tokens if allocator.max_pages else 0,
+        warmup_s=0.0 if warmup == "auto" else warmup,
+        wall_s=wall_s,
+    )
+
+
+def _engine(
+    scenario: Scenario,
+    requests: Requests,
+    allocator: Allocator,
+    *,
+    verify: bool,
+    leap: bool,
+    watch: Callable[[Engine], bool] | None,
+) -> Engine:
+    model, settings = scenario.loaded_model, scenario.engine
+    windows = [group.window for group in model.groups if group.window is not None]
+    horizon = scenario.workload.horizon
+    page_tokens = allocator.tile_tokens if allocator.max_pages else TILE_TOKENS
+    return Engine(
+        requests,
+        engine=settings,
+        allocator=allocator,
+        cost=StepCost(scenario.loaded_device, model, settings, page_tokens=page_tokens),
+        max_model_len=scenario.budget.max_model_len,
+        window_tokens=max(windows) if windows else None,
+        horizon_ns=None if horizon is None else to_ns(horizon),
+        leap=leap,
+        verify=verify,
+        watch=watch,
+    )
+
+
+def _watcher(
+    label: str, progress: Progress | None, interrupted: Callable[[], bool] | None
+) -> Callable[[Engine], bool] | None:
+    """What the engine calls at every scheduling point; acts on every ``_WATCH_EVERY``-th."""
+    if progress is None and interrupted is None:
+        return None
+    calls = 0
+
+    def watch(engine: Engine) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls % _WATCH_EVERY:
+            return True
+        if progress is not None:
+            progress(label, engine.ledger.ended_count, len(engine.requests))
+        return interrupted is None or not interrupted()
+
+    return watch
