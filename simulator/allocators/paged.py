@@ -10,10 +10,11 @@ Cost per call is O(pages moved); nothing here ever walks the pool.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from simulator.allocators.base import Allocator, Demand, Holding, Occupancy, Shortfall
+from simulator.allocators.base import Demand, Holding, Occupancy, Shortfall
+from simulator.allocators.host_pool import HostCopy, HostPool, HostSwap
 from simulator.allocators.page_pool import FreePages, PagePool
 from simulator.config import FreeOrder
 from simulator.units import align_up, ceil_div
@@ -66,14 +67,16 @@ def plain_layout(*, page_tokens: int, bytes_per_token: int) -> PageLayout:
 
 class PagedHolding(Holding):
     """Page tables of one sequence: ``tables[g]`` lists page ids, ``copies`` ids a row, oldest first;
-    ``dropped[g]`` counts the leading rows that were given back (window groups)."""
+    ``dropped[g]`` counts the leading rows that were given back (window groups). While the sequence is in host memory
+    its tables are empty and ``host_copy`` stands for them."""
 
-    __slots__ = ("dropped", "tables")
+    __slots__ = ("dropped", "host_copy", "tables")
 
     def __init__(self, demand: Demand, groups: int) -> None:
         super().__init__(demand)
         self.tables: list[list[int]] = [[] for _ in range(groups)]
         self.dropped = [0] * groups
+        self.host_copy: HostCopy | None = None
 
     @property
     def pages(self) -> list[int]:
@@ -81,8 +84,9 @@ class PagedHolding(Holding):
         return self.tables[0]
 
 
-class PagedAllocator(Allocator):
-    """Pages on demand, no sharing. ``null_page`` keeps page 0 for padding, as vLLM v1 does."""
+class PagedAllocator(HostSwap):
+    """Pages on demand, no sharing. ``null_page`` keeps page 0 for padding, as vLLM v1 does. ``host`` is where pages are
+    swapped to."""
 
     kind = "paged"
 
@@ -95,9 +99,11 @@ class PagedAllocator(Allocator):
         null_page: bool = False,
         reverse_release: bool = False,
         chunk_tokens: int = 0,
+        host: HostPool | None = None,
     ) -> None:
         super().__init__()
         self.layout = layout
+        self.host = host
         self.bytes_per_token = layout.bytes_per_token
         self.tile_tokens = layout.page_tokens
         self.max_pages = max_pages
@@ -156,7 +162,12 @@ class PagedAllocator(Allocator):
 
     def release(self, holding: Holding) -> None:
         assert isinstance(holding, PagedHolding)
+        if self._drop_host_copy(holding):
+            return
         assert holding.held_tokens > 0, f"request {holding.demand.request_id} released twice"
+        self._detach(holding)
+
+    def _detach(self, holding: PagedHolding) -> None:
         rows = holding.held_tokens // self.layout.page_tokens
         for index, group in enumerate(self.layout.groups):
             table, dropped = holding.tables[index], holding.dropped[index]
@@ -164,8 +175,19 @@ class PagedAllocator(Allocator):
             self.discount_bytes -= self._row_bytes(group, dropped)
             self.tail_bytes -= self.layout.padding_bytes(group) * (rows - dropped)
             table.clear()
+            holding.dropped[index] = 0
         self._set_held(holding, 0)
         holding.capacity_tokens = 0
+
+    def _restore(self, moved: Sequence[tuple[PagedHolding, HostCopy]], pages: dict[int, int]) -> None:
+        for holding, copy in moved:
+            holding.tables = [[pages[page] for page in table] for table in copy.tables]
+            holding.dropped = list(copy.dropped)
+            for index, group in enumerate(self.layout.groups):
+                self.discount_bytes += self._row_bytes(group, copy.dropped[index])
+                self.tail_bytes += self.layout.padding_bytes(group) * (len(copy.tables[index]) // group.copies)
+            self._set_held(holding, copy.held_tokens)
+            self._extend(holding, 0)
 
     # ---- looking
 
