@@ -1,0 +1,218 @@
+"""Paged KV memory whose pages are shared: prefixes among requests, samples of one request, copy-on-write.
+
+A page has as many references as page tables name it. Full pages are found again by content (``page_keys``), also after
+their last reader has left (``prefix_cache``). A fork shares every page, the last, partly filled one too; who first
+writes into such a page gets a copy of its filled part, and the last holder writes in place.
+
+Full pages become findable when the step that computes them is scheduled: ``admit`` and ``grow`` see to it for the
+tokens they are asked for. A page filled by decoding becomes findable at the next ``grow`` or at ``release``, whichever
+comes first; until then it is private to the sequence, so nobody can tell. Nothing here walks the pool.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import cast
+
+from simulator.allocators.base import Demand, Holding
+from simulator.allocators.cow_check import check_sharing
+from simulator.allocators.host_pool import HostCopy, HostPool
+from simulator.allocators.page_keys import SharedDemand, key_ranges
+from simulator.allocators.paged import PagedHolding, PageLayout
+from simulator.allocators.prefix_hits import Hits, find_hits, no_hits
+from simulator.allocators.shared_tables import SharedTables
+from simulator.allocators.sharing import RULES, CowHolding, SharingRules
+from simulator.units import ceil_div
+
+
+class PagedCowAllocator(SharedTables):
+    """Paged with reference counts. Demands must be ``SharedDemand``; ``host`` is where pages are swapped to.
+
+    Layouts with several groups are supported. With window layers a hit needs the last window of pages in each window
+    group, and starts with the earlier rows dropped.
+    """
+
+    kind = "paged_cow"
+    can_fork = True
+
+    def __init__(
+        self,
+        layout: PageLayout,
+        *,
+        max_pages: int,
+        rules: SharingRules = RULES["generic"],
+        enable_prefix_caching: bool = True,
+        chunk_tokens: int = 0,
+        host: HostPool | None = None,
+    ) -> None:
+        super().__init__(layout, max_pages=max_pages, rules=rules, chunk_tokens=chunk_tokens, host=host)
+        self.rules = rules
+        self.enable_prefix_caching = enable_prefix_caching
+        self._uncomputed: set[int] = set()
+        self._seen_requests = bytearray()
+
+    # ---- asking
+
+    def hit_tokens(self, demand: Demand, tokens: int) -> int:
+        return self._computed_tokens(self._hits(demand, tokens), tokens)
+
+    def check(self, holdings: Iterable[Holding]) -> None:
+        check_sharing(self, [holding for holding in holdings if isinstance(holding, CowHolding)])
+
+    # ---- acting
+
+    def admit(
+        self, demand: Demand, tokens: int, *, whole_tokens: int = 0, keep_free_bytes: int = 0
+    ) -> CowHolding | None:
+        known_tokens = cast(SharedDemand, demand).target_tokens
+        hits = self._hits(demand, known_tokens)
+        needed = max(0, ceil_div(tokens, self.layout.page_tokens) - hits.rows) * self._row_pages
+        if not self._enough(
+            self._asked(hits, needed, tokens, whole_tokens) + keep_free_bytes // self.layout.page_bytes
+        ):
+            return None
+        holding = CowHolding(demand, len(self.layout.groups))
+        holding.hit_tokens = self._computed_tokens(hits, known_tokens)
+        holding.registered = hits.rows
+        self._attach(holding, rows=hits.rows, tables=hits.tables, dropped=hits.dropped)
+        self._count_query(holding, known_tokens)
+        self._extend(holding, needed)
+        self.register(holding, min(tokens, known_tokens))
+        return holding
+
+    def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
+        assert isinstance(holding, CowHolding)
+        start = tokens - new_tokens
+        if self._windowed:
+            self._drop_unseen(holding, start)
+        self.register(holding, start)
+        needed = self._pages_missing(holding, tokens)
+        tail = holding.shared_tail
+        if not self._enough(needed if tail is None else needed + self._row_pages):
+            return False
+        if tail is not None:
+            self._copy_tail(holding, tail)
+        self._extend(holding, needed)
+        known_tokens = max(cast(SharedDemand, holding.demand).target_tokens, start + 1)
+        self.register(holding, min(tokens, known_tokens))
+        return True
+
+    def fork(self, parent: Holding, demand: Demand, tokens: int) -> CowHolding:
+        """A second sequence with the ``tokens`` tokens that ``parent`` has now. Takes no page."""
+        assert isinstance(parent, CowHolding)
+        assert 0 < tokens <= parent.held_tokens, (
+            f"request {demand.request_id}: fork at {tokens} of {parent.held_tokens}"
+        )
+        self.register(parent, tokens)
+        rows = ceil_div(tokens, self.layout.page_tokens)
+        child = CowHolding(demand, len(self.layout.groups))
+        child.hit_tokens = tokens
+        child.registered = min(parent.registered, rows)
+        self._attach(
+            child,
+            rows=rows,
+            tables=[
+                table[: (rows - dropped) * group.copies]
+                for table, dropped, group in zip(parent.tables, parent.dropped, self.layout.groups, strict=True)
+            ],
+            dropped=parent.dropped,
+        )
+        if tokens < child.held_tokens:
+            self._share_tail(parent, child, tokens)
+        return child
+
+    def register(self, holding: Holding, tokens: int) -> None:
+        """Make the full pages among the first ``tokens`` tokens findable: their KV is there or is scheduled to be."""
+        assert isinstance(holding, CowHolding)
+        rows = tokens // self.layout.page_tokens
+        first = holding.registered
+        if rows <= first or not self.enable_prefix_caching:
+            return
+        holding.registered = rows
+        ranges = key_ranges(cast(SharedDemand, holding.demand), first, rows, self.layout.page_tokens)
+        for row, key in enumerate(chain.from_iterable(ranges), start=first):
+            self._name_row(holding, row, key * self._row_pages)
+
+    def release(self, holding: Holding) -> None:
+        assert isinstance(holding, CowHolding)
+        if holding.host_copy is None:
+            self.register(holding, min(cast(SharedDemand, holding.demand).computed_tokens, holding.held_tokens))
+        super().release(holding)
+
+    def maintain(self, now_ns: int, holdings: Iterable[Holding] = ()) -> bool:
+        """What earlier steps have computed saves computing from now on."""
+        del now_ns, holdings
+        self._uncomputed.clear()
+        return False
+
+    # ---- how: hits
+
+    def _hits(self, demand: Demand, known_tokens: int) -> Hits:
+        if not self.enable_prefix_caching:
+            return no_hits(len(self.layout.groups))
+        limit = known_tokens if self.rules.share_whole_prompt else known_tokens - 1
+        rows = limit // self.layout.page_tokens
+        keys = key_ranges(cast(SharedDemand, demand), 0, rows, self.layout.page_tokens)
+        return find_hits(self.pages, self.layout, keys)
+
+    def _computed_tokens(self, hits: Hits, known_tokens: int) -> int:
+        """Tokens of a hit that need no computing: never the last one known, whole pages."""
+        page_tokens = self.layout.page_tokens
+        rows = min(hits.rows, (known_tokens - 1) // page_tokens)
+        if self._uncomputed:
+            uncomputed = (i // self._row_pages for i, page in enumerate(hits.pages()) if page in self._uncomputed)
+            rows = min(rows, next(uncomputed, rows))
+        return rows * page_tokens
+
+    def _asked(self, hits: Hits, needed: int, tokens: int, whole_tokens: int) -> int:
+        """Pages that must be available to admit: new ones, and one for each cached page that stops being available."""
+        whole_tokens = max(tokens, whole_tokens)
+        if self.rules.charge_hits:
+            return self.peak_pages(whole_tokens, whole_tokens)
+        references = self.pages.references
+        pages = list(hits.pages())
+        if whole_tokens > tokens:
+            missing_tokens = whole_tokens - hits.rows * self.layout.page_tokens
+            needed = max(needed, self.peak_pages(missing_tokens, whole_tokens) - len(pages))
+        return needed + sum(not references[page] for page in pages)
+
+    def _count_query(self, holding: CowHolding, known_tokens: int) -> None:
+        """Hits are counted at the first admission of a request, not when it resumes."""
+        request_id, seen = holding.demand.request_id, self._seen_requests
+        if request_id >= len(seen):
+            seen.extend(bytes(request_id + 1024 - len(seen)))
+        if self.enable_prefix_caching and not seen[request_id]:
+            seen[request_id] = 1
+            self.totals.prefix_query_tokens += known_tokens
+            self.totals.prefix_hit_tokens += holding.hit_tokens
+
+    # ---- how: content
+
+    def _name_row(self, holding: CowHolding, row: int, key: int) -> None:
+        """Give the pages of one row their keys, ``key`` and following, one for each group and copy."""
+        for index, group in enumerate(self.layout.groups):
+            table = holding.tables[index]
+            entry = (row - holding.dropped[index]) * group.copies
+            for copy in range(group.copies if entry >= 0 else 0):
+                # a sibling that shares the page may have named it
+                if not self.pages.has_content(table[entry + copy]):
+                    self._name(holding, index, entry + copy, key + copy)
+            key += group.copies
+
+    def _name(self, holding: CowHolding, index: int, entry: int, key: int) -> None:
+        """Record what a page holds; if equal pages are merged, one that holds the same already takes its place."""
+        page = holding.tables[index][entry]
+        twin = self.pages.find(key) if self.rules.deduplicate else None
+        if twin is None:
+            self.pages.name(page, key)
+            if self.rules.computed_next_step:
+                self._uncomputed.add(page)
+        else:
+            self._share(index, [twin])
+            self._unshare(holding, index, [page])
+            holding.tables[index][entry] = twin
+            self.totals.unshared_pages -= 1
+
+    def _restore(self, moved: Sequence[tuple[PagedHolding, HostCopy]], pages: dict[int, int]) -> None:
+        super()._restore(moved, pages)
+        for holding, copy in moved:
+            self.register(holding, copy.registered * self.layout.page_tokens)

@@ -1,0 +1,187 @@
+"""Pages with reference counts that remember what they hold after the last reader has left.
+
+A page is *owned* (one reference or more), *cached* (none, but its content is known and can be found again) or *free*.
+Cached pages are given up one by one, the least recently released first, only when nothing free is left; until then a
+request that begins with the same content takes them back. So cached pages count as available.
+
+The order of reuse is a queue of released pages, an ``OrderedDict``: append at the end, pop at the head, and removal
+from the middle when a cached page is taken back are all O(1). Sequences release their last page first, so
+of one chain the deepest page goes first and a prefix outlives what was built on it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from simulator.allocators.page_pool import PagePool
+from simulator.config import FreeOrder
+
+
+class SharedPages(PagePool):
+    """A pool that counts the references to its pages and finds pages by key.
+
+    ``order`` is that of pages without a key. With ``fifo`` they queue up together with the cached ones (vLLM 0.11);
+    with any other they, and pages never used, are taken before any cached page (vLLM 0.6 and 0.33: ``lifo``).
+    """
+
+    def __init__(self, max_pages: int, order: FreeOrder, *, first_page: int = 0) -> None:
+        super().__init__(max_pages, order, first_page=first_page)
+        #: references to each page handed out so far
+        self.references: list[int] = []
+        #: sum of all references: the entries of all page tables
+        self.total_references = 0
+        #: cached pages now, and pages whose content has been given up so far
+        self.cached_pages = 0
+        self.evictions = 0
+        self._keys: list[int | None] = []
+        self._pages: dict[int, int] = {}
+        # key -> further pages with the same content, oldest first; vLLM v1 lets such pages live side by side
+        self._twins: dict[int, list[int]] = {}
+        self._released: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Pages that could be taken now: free and cached."""
+        return super().__len__() + len(self._released)
+
+    # ---- references
+
+    def take(self, count: int) -> list[int]:
+        """``count`` pages, each with one reference, in the order of reuse; the caller has checked that they exist."""
+        assert 0 <= count <= len(self), f"{count} pages asked, {len(self)} available"
+        taken = super().take(min(count, super().__len__()))
+        self._know(taken)
+        for _ in range(count - len(taken)):
+            page = self._released.popitem(last=False)[0]
+            if self._keys[page] is not None:
+                self._forget(page)
+            taken.append(page)
+        references = self.references
+        for page in taken:
+            references[page] = 1
+        self.total_references += count
+        return taken
+
+    def share(self, pages: Iterable[int]) -> int:
+        """One more reference to each page; how many of them had none (were cached) before."""
+        revived = count = 0
+        references = self.references
+        for page in pages:
+            if references[page] == 0:
+                assert page in self._released, f"page {page} is free and cannot be shared"
+                del self._released[page]
+                revived += 1
+            references[page] += 1
+            count += 1
+        self.cached_pages -= revived
+        self.total_references += count
+        return revived
+
+    def drop(self, pages: Sequence[int], request_id: int) -> int:
+        """One reference less to each page, in this order; how many of them have none left.
+
+        Raises ``AssertionError`` naming the request and the page if nobody holds it.
+        """
+        references, keys, released = self.references, self._keys, self._released
+        one_queue = self.order == "fifo"
+        unknown: list[int] = []
+        kept = free = 0
+        for page in pages:
+            left = references[page] - 1
+            assert left >= 0, f"request {request_id} releases page {page}, which nobody holds"
+            references[page] = left
+            if left:
+                continue
+            if keys[page] is not None:
+                released[page] = None
+                kept += 1
+            elif one_queue:
+                released[page] = None
+                free += 1
+            else:
+                unknown.append(page)
+        # of one release, the page released first is reused first
+        self.give(reversed(unknown))
+        self.cached_pages += kept
+        self.total_references -= len(pages)
+        return kept + free + len(unknown)
+
+    # ---- content
+
+    def find(self, key: int) -> int | None:
+        """The page that has held the content ``key`` for longest, or ``None``."""
+        return self._pages.get(key)
+
+    def leading(self, keys: Iterable[range]) -> list[int]:
+        """Pages of the keys up to the first that is not there."""
+        found: list[int] = []
+        pages = self._pages
+        for key in chain.from_iterable(keys):
+            page = pages.get(key)
+            if page is None:
+                break
+            found.append(page)
+        return found
+
+    def name(self, page: int, key: int) -> None:
+        """Record that ``page`` holds the content ``key``; a page found earlier for it stays the one that is found."""
+        assert self.references[page] > 0, f"page {page} is not held by anybody"
+        assert self._keys[page] is None, f"page {page} already has a content"
+        self._keys[page] = key
+        if self._pages.setdefault(key, page) != page:
+            self._twins.setdefault(key, []).append(page)
+
+    # ---- looking
+
+    def free_ids(self) -> list[int]:
+        """Every page that could be taken, in the order of taking; O(pages), for checks and pictures only."""
+        return super().free_ids() + list(self._released)
+
+    def has_content(self, page: int) -> bool:
+        """Whether the content of ``page`` is known and can be found."""
+        return page < len(self._keys) and self._keys[page] is not None
+
+    def check(self) -> None:
+        """Assert that references, keys and the queue agree; O(pages handed out)."""
+        references, keys = self.references, self._keys
+        assert self.total_references == sum(references), "the sum of references drifted"
+        assert min(references, default=0) >= 0, "a page has a negative reference count"
+        cached = [page for page in self._released if keys[page] is not None]
+        assert len(cached) == self.cached_pages, "the number of cached pages drifted"
+        assert all(references[page] == 0 for page in self._released), "an owned page waits for reuse"
+        free = self.free_ids()
+        assert len(set(free)) == len(free) == len(self), "a page is free twice"
+        assert all(references[page] == 0 for page in free if page < len(references)), "an owned page is free"
+        unknown = PagePool.free_ids(self)
+        assert not any(self.has_content(page) for page in unknown), "a free page has a content"
+        found = list(chain(self._pages.values(), *self._twins.values()))
+        assert len(found) == len(set(found)) == sum(key is not None for key in keys), "the key map drifted"
+        for key, page in self._pages.items():
+            assert all(keys[twin] == key for twin in (page, *self._twins.get(key, ()))), f"page {page} has another key"
+        assert self._twins.keys() <= self._pages.keys(), "a twin has lost its first page"
+
+    # ---- how
+
+    def _know(self, pages: list[int]) -> None:
+        """Make room in the per-page columns for pages handed out for the first time."""
+        missing = max(pages, default=-1) + 1 - len(self.references)
+        if missing > 0:
+            self.references.extend([0] * missing)
+            self._keys.extend([None] * missing)
+
+    def _forget(self, page: int) -> None:
+        """Give up the content of a cached page."""
+        key = self._keys[page]
+        assert key is not None
+        self._keys[page] = None
+        self.cached_pages -= 1
+        self.evictions += 1
+        twins = self._twins.get(key)
+        if twins is None:
+            del self._pages[key]
+            return
+        if self._pages[key] == page:
+            self._pages[key] = twins.pop(0)
+        else:
+            twins.remove(page)
+        if not twins:
+            del self._twins[key]

@@ -1,0 +1,193 @@
+"""Page tables that share pages, with bytes that add up.
+
+The byte counts of ``base.Allocator`` are exact under sharing: a page with ``r`` references is allocated once, and
+``r - 1`` times its filled bytes are in ``discount_bytes``; slots that no sharer will ever fill are in ``tail_bytes``
+once. Only a last page right after a fork is shared while partly filled; ``SharedTail`` says how far.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simulator.allocators.base import Occupancy
+from simulator.allocators.host_pool import HostCopy, HostPool
+from simulator.allocators.paged import TABLE_ENTRY_BYTES, PagedAllocator, PagedHolding, PageLayout
+from simulator.allocators.prefix_cache import SharedPages
+from simulator.allocators.sharing import CowHolding, SharedTail, SharingRules
+from simulator.units import align_up
+
+
+class SharedTables(PagedAllocator):
+    """References, copy-on-write and byte counts; what is shared and when is the subclass's business."""
+
+    def __init__(
+        self, layout: PageLayout, *, max_pages: int, rules: SharingRules, chunk_tokens: int, host: HostPool | None
+    ) -> None:
+        super().__init__(
+            layout,
+            max_pages=max_pages,
+            free_order=rules.free_order,
+            null_page=rules.null_page,
+            reverse_release=rules.reverse_release,
+            chunk_tokens=chunk_tokens,
+            host=host,
+        )
+        self.pages = SharedPages(max_pages, rules.free_order, first_page=int(rules.null_page))
+        self.pool = self.pages
+        # bytes of KV, and of padding, in one full page of each group
+        self._stored = [layout.page_tokens * group.token_bytes // group.copies for group in layout.groups]
+        self._padding = [layout.page_bytes - stored for stored in self._stored]
+
+    @property
+    def table_entries(self) -> int:
+        """Entries of all page tables: the pages that would be owned if nothing were shared."""
+        return self.pages.total_references
+
+    @property
+    def owned_pages(self) -> int:
+        """Pages with at least one reference."""
+        return self.usable_pages - len(self.pages)
+
+    def occupancy(self) -> Occupancy:
+        page_bytes = self.layout.page_bytes
+        available, cached = len(self.pages), self.pages.cached_pages
+        return Occupancy(
+            capacity_bytes=self.capacity_bytes,
+            allocated_bytes=self.allocated_bytes,
+            cached_bytes=cached * page_bytes,
+            free_bytes=(available - cached) * page_bytes,
+            largest_free_bytes=available * page_bytes,
+            unusable_bytes=self._null_pages * page_bytes,
+        )
+
+    # ---- references
+
+    def _take(self, count: int) -> list[int]:
+        taken = super()._take(count)
+        self.totals.unshared_pages += count
+        self.totals.evictions = self.pages.evictions
+        return taken
+
+    def _share(self, index: int, pages: Sequence[int]) -> None:
+        """One more reference to ``pages`` of group ``index``, all of them full."""
+        revived = self.pages.share(pages)
+        self.allocated_bytes += revived * self.layout.page_bytes
+        self.tail_bytes += revived * self._padding[index]
+        self.discount_bytes += (len(pages) - revived) * self._stored[index]
+        self.work.table_bytes += len(pages) * TABLE_ENTRY_BYTES
+        self.totals.unshared_pages += len(pages)
+
+    def _unshare(self, holding: PagedHolding, index: int, pages: Sequence[int]) -> None:
+        """One reference less to ``pages`` of group ``index``, counted as full where others still hold them."""
+        if self._reverse_release:
+            pages = pages[::-1]
+        freed = self.pages.drop(pages, holding.demand.request_id)
+        self.allocated_bytes -= freed * self.layout.page_bytes
+        self.tail_bytes -= freed * self._padding[index]
+        self.discount_bytes -= (len(pages) - freed) * self._stored[index]
+
+    # ---- tables
+
+    def _attach(
+        self, holding: PagedHolding, *, rows: int, tables: Sequence[Sequence[int]], dropped: Sequence[int]
+    ) -> None:
+        """Start an empty holding with ``rows`` rows of existing pages, ``dropped`` of them given back already."""
+        for index, (group, pages) in enumerate(zip(self.layout.groups, tables, strict=True)):
+            self._share(index, pages)
+            holding.tables[index] = list(pages)
+            holding.dropped[index] = dropped[index]
+            self.discount_bytes += self._row_bytes(group, dropped[index])
+        self._set_held(holding, rows * self.layout.page_tokens)
+        self._extend(holding, 0)
+
+    def _detach(self, holding: PagedHolding) -> None:
+        assert isinstance(holding, CowHolding)
+        if holding.shared_tail is not None:
+            self._leave_tail(holding, holding.shared_tail)
+        for index, group in enumerate(self.layout.groups):
+            self._unshare(holding, index, holding.tables[index])
+            self.discount_bytes -= self._row_bytes(group, holding.dropped[index])
+            holding.tables[index] = []
+            holding.dropped[index] = 0
+        self._set_held(holding, 0)
+        holding.capacity_tokens = holding.registered = 0
+
+    def _drop_rows(self, holding: PagedHolding, index: int, rows: int) -> None:
+        group, table = self.layout.groups[index], holding.tables[index]
+        self._unshare(holding, index, table[: rows * group.copies])
+        del table[: rows * group.copies]
+        holding.dropped[index] += rows
+        self.discount_bytes += self._row_bytes(group, rows)
+
+    # ---- the partly filled last page
+
+    def _share_tail(self, parent: CowHolding, child: CowHolding, length: int) -> None:
+        """``child`` has just attached the last page of ``parent``, which is filled up to ``length``."""
+        tail = parent.shared_tail
+        if tail is None:
+            end = align_up(length, self.layout.page_tokens)
+            tail = parent.shared_tail = SharedTail(length, end, parent)
+        assert tail.length == length, f"request {child.demand.request_id}: fork at {length}, last page at {tail.length}"
+        before = tail.excess_tokens()
+        tail.join(child)
+        self.tail_bytes -= (tail.excess_tokens() - before) * self.bytes_per_token
+        self.discount_bytes -= (tail.end - length) * self.bytes_per_token
+        parent.capacity_tokens = child.capacity_tokens = length
+
+    def _leave_tail(self, holding: CowHolding, tail: SharedTail) -> None:
+        """``holding`` is about to give up its reference to the shared last page, as if it were full."""
+        before = tail.excess_tokens()
+        tail.leave(holding)
+        self.tail_bytes += (before - tail.excess_tokens()) * self.bytes_per_token
+        self.discount_bytes += (tail.end - tail.length) * self.bytes_per_token
+
+    def _copy_tail(self, holding: CowHolding, tail: SharedTail) -> None:
+        """Copy-on-write: ``holding`` gives up its share of the last page for a page of its own with the same tokens."""
+        filled_tokens = tail.length % self.layout.page_tokens
+        self._leave_tail(holding, tail)
+        for index, group in enumerate(self.layout.groups):
+            first = self._tail_entry(holding, index, tail.length)
+            place = slice(first, first + group.copies)
+            shared, own = holding.tables[index][place], self._take(group.copies)
+            self._tell(zip(shared, own, strict=True))
+            self._unshare(holding, index, shared)
+            holding.tables[index][place] = own
+            self.tail_bytes += group.copies * self._padding[index]
+            self.work.copied_bytes += 2 * filled_tokens * group.token_bytes
+        self.totals.cow_copies += self._row_pages
+        self.totals.unshared_pages -= self._row_pages
+
+    def _tail_entry(self, holding: PagedHolding, index: int, length: int) -> int:
+        """Where, in the table of group ``index``, the row with the last of ``length`` tokens begins."""
+        return ((length - 1) // self.layout.page_tokens - holding.dropped[index]) * self.layout.groups[index].copies
+
+    # ---- swapping
+
+    def _host_copy(self, holding: PagedHolding, place: dict[int, int]) -> HostCopy:
+        assert isinstance(holding, CowHolding)
+        copy = replace(super()._host_copy(holding, place), registered=holding.registered)
+        tail = holding.shared_tail
+        if tail is None:
+            return copy
+        entry = self._tail_entry(holding, 0, tail.length)
+        return replace(copy, tail_page=copy.tables[0][entry], shared_length=tail.length)
+
+    def _restore(self, moved: Sequence[tuple[PagedHolding, HostCopy]], pages: dict[int, int]) -> None:
+        """A page is taken once: whoever comes first has it, the others share it."""
+        placed: set[int] = set()
+        tails: dict[int, CowHolding] = {}
+        for holding, copy in moved:
+            assert isinstance(holding, CowHolding)
+            for index, group in enumerate(self.layout.groups):
+                table = [pages[page] for page in copy.tables[index]]
+                shared = [page for page in table if page in placed]
+                self._share(index, shared)
+                self.tail_bytes += (len(table) - len(shared)) * self._padding[index]
+                self.discount_bytes += self._row_bytes(group, copy.dropped[index])
+                holding.tables[index], holding.dropped[index] = table, copy.dropped[index]
+                placed.update(table)
+            self._set_held(holding, copy.held_tokens)
+            self._extend(holding, 0)
+            if copy.tail_page >= 0:
+                first = tails.setdefault(copy.tail_page, holding)
+                if first is not holding:
+                    self._share_tail(first, holding, copy.shared_length)
