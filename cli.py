@@ -120,6 +120,7 @@ def run(
 ) -> None:
     """Simulate a scenario under each of its allocators; all see the same requests."""
     from simulator import output
+    from simulator.interrupt import asked_to_stop
     from simulator.progress import reporting
     from simulator.scenario import load_scenario
 
@@ -131,9 +132,15 @@ def run(
         output.prepare(out)
     from simulator.simulation import simulate
 
-    with reporting(enabled=not quiet) as progress:
+    with reporting(enabled=not quiet) as progress, asked_to_stop() as interrupted, loaded.located():
         result = simulate(
-            loaded, seed=seed, allocators=chosen, replications=replications, verify=verify, progress=progress
+            loaded,
+            seed=seed,
+            allocators=chosen,
+            replications=replications,
+            verify=verify,
+            progress=progress,
+            interrupted=interrupted,
         )
     document = result.to_json()
     if out is not None:

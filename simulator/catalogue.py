@@ -22,7 +22,7 @@ def scenario_names() -> tuple[str, ...]:
 def find_scenario(path_or_name: str | Path) -> Path:
     """The file of a path or a shipped name. Raises ``InputError`` with the nearest name."""
     path, name = Path(path_or_name), str(path_or_name)
-    if _exists(path):
+    if name and _exists(path):
         return path
     if name in scenario_names():
         return scenario_dir() / f"{name}.yaml"

@@ -61,6 +61,8 @@ def _length(engine: EngineConfig, model: Model) -> Iterator[Complaint]:
 
 def _pools(engine: EngineConfig, allocators: Sequence[AllocatorConfig]) -> Iterator[Complaint]:
     for index, allocator in enumerate(allocators):
+        if isinstance(allocator.max_pages, int) and allocator.max_pages < 1:
+            yield Complaint(("allocators", index, "max_pages"), f"found {allocator.max_pages}; must be >= 1")
         if allocator.max_pages == "unlimited" and engine.scheduler != "replay":
             message = f"'unlimited' is allowed only with engine.scheduler: replay (found {engine.scheduler})"
             yield Complaint(("allocators", index, "max_pages"), message)

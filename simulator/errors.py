@@ -5,7 +5,7 @@ mends a file in one pass. The command line prints it and exits with code 2.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 
 _SHOWN_NAMES = 24
@@ -66,9 +66,9 @@ def shown(value: object, limit: int = 60) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return f"a mapping ({len(value)} keys)" if value else "an empty mapping"
+        return f"a mapping of {_count(value, 'key')}" if value else "an empty mapping"
     if isinstance(value, list):
-        return f"a list ({len(value)} items)" if value else "an empty list"
+        return f"a list of {_count(value, 'item')}" if value else "an empty list"
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 4] + "..." + text[-1]
 
@@ -77,6 +77,10 @@ def printable(key: str) -> str:
     """``key`` cut to 60 characters, control characters escaped, so that it cannot garble a terminal."""
     text = key if key.isprintable() else repr(key)[1:-1]
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _count(values: Sized, noun: str) -> str:
+    return f"{len(values)} {noun}" + ("s" if len(values) != 1 else "")
 
 
 def _listed(names: tuple[str, ...]) -> str:

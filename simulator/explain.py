@@ -42,6 +42,15 @@ _BOUNDS = {
     "less_than_equal": ("le", "<="),
 }
 
+_MISSING = "required key is missing"
+_UNKNOWN = "unknown key"
+_LENGTHS = {
+    "too_short": ("min_length", "at least", "item"),
+    "too_long": ("max_length", "at most", "item"),
+    "string_too_short": ("min_length", "at least", "character"),
+    "string_too_long": ("max_length", "at most", "character"),
+}
+
 Locate = Callable[[KeyPath], Problem]
 """Gives a ``Problem`` that carries only the place (file and line, or option) of a path."""
 
@@ -62,9 +71,11 @@ def complaints(error: ValidationError, root: type[BaseModel], data: Any) -> list
     """Every error, at most one a path, in the order in which pydantic met them."""
     grouped: dict[KeyPath, list[Complaint]] = {}
     for detail in error.errors(include_url=False):
-        found = _complaint(detail, root, data)
-        grouped.setdefault(found.path, []).append(found)
-    return [_merged(group, data) for path, group in grouped.items() if not _overruled(path, group, grouped)]
+        one = _complaint(detail, root, data)
+        grouped.setdefault(one.path, []).append(one)
+    found = [_merged(group) for path, group in grouped.items() if not _overruled(path, group, grouped)]
+    meant = {(*complaint.path[:-1], complaint.nearest) for complaint in found if complaint.message == _UNKNOWN}
+    return [complaint for complaint in found if not (complaint.message == _MISSING and complaint.path in meant)]
 
 
 def misplaced_booleans(root: type[BaseModel], data: Any, path: KeyPath = ()) -> Iterable[Complaint]:
@@ -73,7 +84,7 @@ def misplaced_booleans(root: type[BaseModel], data: Any, path: KeyPath = ()) -> 
     if isinstance(here, bool):
         types = shape.types_at(root, data, path)
         if types and not any(kind in (bool, Any, object) or bool in map(type, shape.literals(kind)) for kind in types):
-            yield Complaint(path, f"found {shown(here)}, which is neither a number nor a name here")
+            yield Complaint(path, f"found {shown(here)}, but this is no yes-or-no key")
     elif isinstance(here, dict | list):
         for part in here if isinstance(here, dict) else range(len(here)):
             yield from misplaced_booleans(root, data, (*path, part))
@@ -88,9 +99,11 @@ def to_problems(complaint: Complaint, locate: Locate) -> Iterable[Problem]:
 
 
 def placed(problem: Problem, place: Problem) -> Problem:
-    """``problem`` at ``place``, unless it knows its own file or option."""
-    if problem.file or problem.option:
+    """``problem`` at ``place``, unless it knows its own line or option."""
+    if problem.option or (problem.file and problem.line is not None):
         return problem
+    if problem.file:
+        problem = replace(problem, message=f"{problem.file}: {problem.message}")
     return replace(problem, file=place.file, line=place.line, option=place.option, key=place.key)
 
 
@@ -106,7 +119,7 @@ def _complaint(detail: Any, root: type[BaseModel], data: Any) -> Complaint:
     if kind == "extra_forbidden":
         return _unknown_key(path, root, data)
     if kind == "missing":
-        return Complaint(path, "required key is missing")
+        return Complaint(path, _MISSING)
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         return _union_tag(path, kind, context, root, data)
     if kind == "invalid_key":
@@ -124,7 +137,11 @@ def _complaint(detail: Any, root: type[BaseModel], data: Any) -> Complaint:
         )
     if kind in _BOUNDS:
         name, sign = _BOUNDS[kind]
-        return Complaint(path, f"found {shown(found)}; must be {sign} {context[name]}")
+        return Complaint(path, f"found {shown(found)}; must be {sign} {_number(context[name])}")
+    if kind in _LENGTHS:
+        bound, side, unit = _LENGTHS[kind]
+        count = context[bound]
+        return Complaint(path, f"found {shown(found)}; must have {side} {count} {unit}{'s' if count != 1 else ''}")
     if kind == "value_error":
         return _value_error(path, context.get("error"))
     if kind in _WANTED:
@@ -145,7 +162,7 @@ def _unknown_key(path: KeyPath, root: type[BaseModel], data: Any) -> Complaint:
     if given:
         return Complaint(path, f"means the same as {given[0]!r}, which is given, too: keep one")
     names = shape.field_names(models)
-    return Complaint(path, "unknown key", allowed=names, nearest=nearest_name(path[-1], names))
+    return Complaint(path, _UNKNOWN, allowed=names, nearest=nearest_name(path[-1], names))
 
 
 def _union_tag(path: KeyPath, kind: str, context: Any, root: type[BaseModel], data: Any) -> Complaint:
@@ -160,7 +177,7 @@ def _union_tag(path: KeyPath, kind: str, context: Any, root: type[BaseModel], da
         )
     )
     if kind == "union_tag_not_found":
-        return Complaint((*path, tag), "required key is missing", allowed=names)
+        return Complaint((*path, tag), _MISSING, allowed=names)
     found = context["tag"]
     return Complaint((*path, tag), f"found {shown(found)}", allowed=names, nearest=nearest_name(found, names))
 
@@ -194,6 +211,10 @@ def user_path(loc: tuple[Any, ...], root: type[BaseModel], data: Any, *, keep_la
     return path
 
 
+def _number(bound: Any) -> str:
+    return f"{bound:g}" if isinstance(bound, float) else str(bound)
+
+
 def _overruled(path: KeyPath, group: list[Complaint], grouped: dict[KeyPath, list[Complaint]]) -> bool:
     """A type complaint about a mapping is noise when another union member complains about what is in it."""
     if not all(complaint.wanted for complaint in group):
@@ -201,7 +222,7 @@ def _overruled(path: KeyPath, group: list[Complaint], grouped: dict[KeyPath, lis
     return any(other[: len(path)] == path and len(other) > len(path) for other in grouped)
 
 
-def _merged(group: list[Complaint], data: Any) -> Complaint:
+def _merged(group: list[Complaint]) -> Complaint:
     plain = [complaint for complaint in group if not complaint.wanted]
     if plain:
         return plain[0]

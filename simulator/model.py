@@ -12,6 +12,7 @@ from simulator.errors import InputError, Problem, nearest_name
 from simulator.fields import Config
 from simulator.hf_config import model_from_config
 from simulator.model_shape import AttentionGroup, AttentionKind, LayerShape, Model, kv_dtype_bytes, with_weight_dtype
+from simulator.text_source import decoded, read_bytes
 
 __all__ = [
     "AttentionGroup",
@@ -26,6 +27,7 @@ __all__ = [
     "with_weight_dtype",
 ]
 
+_MAX_BYTES = 4 * 2**20
 PRESETS = Path(__file__).parent / "presets" / "models"
 WeightDType = Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8", "int4", "mxfp4"]
 
@@ -95,10 +97,9 @@ def _preset(name: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    text = decoded(read_bytes(path, str(path), limit_bytes=_MAX_BYTES), str(path))
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict):

@@ -17,16 +17,22 @@ def prepare(folder: Path) -> None:
 
 
 def write_run(result: "Result", document: Mapping[str, Any], folder: Path) -> None:
-    """Write ``summary.json``, ``scenario.resolved.yaml`` and ``<table>-<label>.parquet`` for every run.
+    """Write ``summary.json``, ``scenario.resolved.yaml`` and ``<table>-<run>.parquet`` for every run.
 
     Raises ``InputError`` when a file cannot be written; files already complete stay.
     """
     prepare(folder)
     for run in result.runs:
         for table in ("requests", "timeline", "oom_events"):
-            _write_parquet(folder / f"{table}-{run.summary['label']}.parquet", getattr(run, table))
+            _write_parquet(folder / f"{table}-{run_name(run.summary)}.parquet", getattr(run, table))
     write_text(folder / "scenario.resolved.yaml", scenario_yaml(document["scenario"]))
     write_text(folder / "summary.json", json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def run_name(summary: Mapping[str, Any]) -> str:
+    """What tells a run from the others: its label, with the replication when there are several."""
+    replication = summary.get("replication")
+    return str(summary["label"]) + ("" if replication is None else f"-{replication}")
 
 
 def scenario_yaml(resolved: Mapping[str, Any]) -> str:
@@ -48,10 +54,11 @@ def _dumper() -> Any:
         from simulator.yaml_source import resolve_scalar
 
         try:
-            plain = isinstance(resolve_scalar(value), str)
+            # PyYAML leaves some line separators unquoted, which then read back as spaces.
+            plain = value.isprintable() and isinstance(resolve_scalar(value), str)
         except ValueError:
             plain = False
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else "'")
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
 
     Dumper.add_representer(str, text)
     return Dumper

@@ -28,7 +28,9 @@ class Override:
         option = f"--set {printable(setting)}"
         key, equals, text = setting.partition("=")
         if not equals or not key.strip() or not text.strip():
-            raise _error(option, "expected dotted.key=value, such as engine.max_num_seqs=64 (null unsets)")
+            raise _error(
+                option, "expected dotted.key=value, such as engine.max_num_seqs=64 (null: back to the default)"
+            )
         return cls(key.strip(), parse_value(text, option), option)
 
 
@@ -69,13 +71,19 @@ def _apply(origins: Origins, override: Override, root: type[BaseModel]) -> None:
     node: Any = origins.source.data
     path: KeyPath = ()
     parts = override.key.split(".")
+    if not all(parts):
+        raise _error(override.option, "a part of the dotted key is empty")
     for part in parts[:-1]:
         step = _step(node, part, path, override.option, root, origins.source.data)
         if isinstance(node, dict) and node.get(step) is None:
             node[step] = {}
+            origins.options[(*path, step)] = override.option
         path, node = (*path, step), node[step]
     last = _step(node, parts[-1], path, override.option, root, origins.source.data)
-    node[last] = override.value
+    if override.value is None and isinstance(node, dict):
+        node.pop(last, None)
+    else:
+        node[last] = override.value
     path = (*path, last)
     for known in (origins.source.lines, origins.options):
         for stale in [place for place in known if place[: len(path)] == path]:

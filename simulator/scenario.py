@@ -3,24 +3,26 @@
 Every complaint about a file is collected and raised at once, sorted by line, as one ``InputError``.
 """
 
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
 from simulator import checks, explain
 from simulator.catalogue import find_scenario, scenario_dir, scenario_names
 from simulator.config import AllocatorConfig, ContiguousConfig, EngineConfig, PagedConfig
 from simulator.device import Device, DeviceConfig, load_device
-from simulator.errors import InputError, Problem
+from simulator.errors import InputError, Problem, printable
 from simulator.fields import Config
 from simulator.memory import MemoryBudget, memory_budget
 from simulator.model import Model, ModelConfig, load_model
 from simulator.overrides import Origins, Override, apply_overrides
 from simulator.workload import Requests, WorkloadConfig, generate
-from simulator.yaml_source import KeyPath, YamlSource, parse_yaml, read_yaml
+from simulator.yaml_source import KeyPath, YamlSource, parse_dotted, parse_yaml, read_yaml
 
 _DEFAULT_ALLOCATORS = (ContiguousConfig(kind="contiguous"), PagedConfig(kind="paged"))
 
@@ -34,7 +36,7 @@ class Scenario(Config):
     The same scenario and seed give the same results, byte for byte.
     """
 
-    name: str = Field("scenario", min_length=1, max_length=100, pattern=r"^[^/\\\x00-\x1f]+$")
+    name: str = Field("scenario", min_length=1, max_length=100)
     description: str = ""
     device: DeviceConfig
     model: ModelConfig
@@ -43,6 +45,20 @@ class Scenario(Config):
     allocators: Annotated[tuple[AllocatorConfig, ...], Field(min_length=1)] = _DEFAULT_ALLOCATORS
     seed: int = Field(0, ge=0, lt=2**63)
     _base_dir: Path = PrivateAttr(default=Path())
+    _origins: Origins | None = PrivateAttr(default=None)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both ask the same question; where they were read from does not count."""
+        return isinstance(other, Scenario) and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @field_validator("name")
+    @classmethod
+    def _fit_for_a_folder(cls, name: str) -> str:
+        if not name.isprintable() or "/" in name or "\\" in name:
+            raise ValueError("a name may not hold slashes or control characters: it names the results' folder")
+        return name
 
     @property
     def base_dir(self) -> Path:
@@ -90,6 +106,21 @@ class Scenario(Config):
         except ValueError as error:
             raise InputError([Problem(key="workload", message=str(error))]) from None
 
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Gives an ``InputError`` raised inside, whose problems name only a key, the file and line of that key."""
+        try:
+            yield
+        except InputError as error:
+            if self._origins is None:
+                raise
+            place = self._origins.place
+            problems = [
+                explain.placed(problem, place(parse_dotted(problem.key))) if problem.key else problem
+                for problem in error.problems
+            ]
+            raise InputError(problems) from None
+
     def resolved(self) -> dict[str, Any]:
         """Everything with its defaults, as plain data: dumped as YAML and loaded again, it is this scenario.
 
@@ -119,7 +150,7 @@ def parse_scenario(
 
 def _build(source: YamlSource, base_dir: Path, name: str, overrides: Sequence[str | Override]) -> Scenario:
     origins = Origins(source)
-    source.data.setdefault("name", name)
+    source.data.setdefault("name", printable(name).replace("\\", "_"))
     if "allocators" not in source.data:
         source.data["allocators"] = [{"kind": allocator.kind} for allocator in _DEFAULT_ALLOCATORS]
     apply_overrides(origins, overrides, Scenario)
@@ -143,27 +174,29 @@ def _validated(origins: Origins, base_dir: Path) -> Scenario:
     if scenario is None or found:
         problems = [problem for complaint in found for problem in explain.to_problems(complaint, origins.place)]
         raise InputError(sorted(problems, key=origins.sort_key))
-    scenario._base_dir = base_dir
+    scenario._base_dir, scenario._origins = base_dir, origins
     return scenario
 
 
 def _load_problems(scenario: Scenario, origins: Origins) -> Iterator[Problem]:
     """What is wrong with the device and model that the scenario names; loading them fills the caches."""
     for part, attribute in (("device", "loaded_device"), ("model", "loaded_model")):
-        place = origins.place(_base_key(origins, part))
         try:
             getattr(scenario, attribute)
         except InputError as error:
-            yield from (explain.placed(problem, place) for problem in error.problems)
+            for problem in error.problems:
+                yield explain.placed(problem, origins.place(_blamed_key(origins, part, problem.message)))
         except (ValueError, OSError) as error:
-            yield explain.placed(Problem(message=str(error)), place)
+            yield explain.placed(Problem(message=str(error)), origins.place(_blamed_key(origins, part, str(error))))
 
 
-def _base_key(origins: Origins, part: str) -> KeyPath:
-    """The key that names what is loaded, where the message is best placed."""
+def _blamed_key(origins: Origins, part: str, message: str) -> KeyPath:
+    """The key of ``part`` that ``message`` is about: one that it names, else the one that says what to load."""
     mapping = origins.source.data.get(part)
-    given = [key for key in ("preset", "file", "config") if isinstance(mapping, dict) and mapping.get(key) is not None]
-    return (part, *given[:1])
+    given = [key for key, value in mapping.items() if value is not None] if isinstance(mapping, dict) else []
+    base = [key for key in given if key in ("preset", "file", "config")]
+    named = [key for key in given if key not in base and re.search(rf"\b{re.escape(str(key))}\b", message)]
+    return (part, *(named or base)[:1])
 
 
 def _cross_problems(scenario: Scenario, origins: Origins) -> Iterator[Problem]:

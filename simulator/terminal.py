@@ -4,6 +4,7 @@ A table leads with the answer in words. Colour and box lines appear only on a te
 is set; piped output is plain text of unlimited width.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from simulator import units
+from simulator.output import run_name
 
 Summary = Mapping[str, Any]
 _PLAIN_WIDTH = 400
@@ -19,29 +21,37 @@ _PLAIN_WIDTH = 400
 
 def console() -> Console:
     """A console on stdout: as wide as the terminal, or very wide when piped."""
-    return Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False, markup=False, emoji=False)
+    return Console(
+        width=None if sys.stdout.isatty() else _PLAIN_WIDTH,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
 
 
 def percent(ratio: float) -> str:
     """``"0 %"``, ``"0.03 %"``, ``"7.4 %"``, ``"61 %"``; never rounds a real loss to zero or a partial one to 100."""
     value = 100 * ratio
-    if value == 0 or value >= 99.95:
-        return f"{value:.4g} %" if value != 100 else "100 %"
+    if value in (0, 100):
+        return f"{value:.0f} %"
     if value < 0.01:
         return "< 0.01 %"
-    return f"{value:.2g} %" if value < 10 else f"{value:.3g} %"
+    if value > 99.99:
+        return "> 99.99 %"
+    return f"{value:.2g} %" if value < 10 else f"{value:.3g} %" if value < 99.95 else f"{value:.2f} %"
 
 
 def answer(runs: Sequence[Summary]) -> str:
     """One clause an allocator: what share of requests ran out of memory, and of what causes."""
-    return "; ".join(f"{run['label']}: {_clause(run)}" for run in runs) + "."
+    return "; ".join(f"{run_name(run)}: {_clause(run)}" for run in runs) + "."
 
 
 def print_runs(runs: Sequence[Summary]) -> None:
     """The answer, then one column an allocator."""
     out = console()
     out.print(answer(runs), soft_wrap=True)
-    table = _table("", *(str(run["label"]) for run in runs))
+    table = _table("", *(run_name(run) for run in runs))
     for name, cell in _ROWS:
         table.add_row(name, *(cell(run) for run in runs))
     out.print(table)

@@ -7,7 +7,6 @@ text that is not UTF-8, and files beyond the limits below. Reading executes noth
 """
 
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import yaml
 
 from simulator.errors import InputError, Problem, printable
+from simulator.text_source import decoded, read_bytes
 
 MAX_BYTES = 4 * 2**20
 MAX_NODES = 100_000
@@ -53,13 +53,13 @@ class YamlSource:
 def read_yaml(path: Path, shown_as: str | None = None) -> YamlSource:
     """Parse the file at ``path``; messages name it ``shown_as``. Raises ``InputError``."""
     name = shown_as or str(path)
-    return parse_yaml(_read_bytes(path, name), name)
+    return parse_yaml(read_bytes(path, name, limit_bytes=MAX_BYTES), name)
 
 
 def parse_yaml(text: bytes | str, file: str) -> YamlSource:
     """Parse one YAML mapping. Raises ``InputError`` that names ``file``, the line and what is wrong."""
     builder = _Builder(file)
-    data = builder.build(_decoded(text, file) if isinstance(text, bytes) else text)
+    data = builder.build(decoded(text, file) if isinstance(text, bytes) else text)
     if not isinstance(data, dict):
         what = "is empty" if data is None else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
         raise _error(file, 1, f"{what}: expected a mapping of keys such as 'device:' and 'model:'")
@@ -98,37 +98,6 @@ def _integer(text: str) -> int:
     return value
 
 
-def _read_bytes(path: Path, name: str) -> bytes:
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise _error(name, None, "is a directory, not a YAML file")
-        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            raise _error(name, None, "is not a regular file")
-        with path.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _error(name, None, f"cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise _error(repr(name), None, f"is not a usable file name: {error}") from None
-    if len(content) > MAX_BYTES:
-        raise _error(name, None, f"is larger than {MAX_BYTES // 2**20} MiB, the limit for a YAML file")
-    return content
-
-
-def _decoded(content: bytes, file: str) -> str:
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise _error(file, 1, "is UTF-16 text: save it as UTF-8")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        byte = content[error.start]
-        raise _error(file, line, f"is not UTF-8 text (byte 0x{byte:02x}): save it as UTF-8") from None
-
-
 def _error(file: str, line: int | None, message: str, key: KeyPath = ()) -> InputError:
     return InputError([Problem(file=file, line=line, key=dotted(key), message=message)])
 
@@ -136,6 +105,11 @@ def _error(file: str, line: int | None, message: str, key: KeyPath = ()) -> Inpu
 def dotted(path: KeyPath) -> str:
     """``("allocators", 0, "kind")`` as ``allocators.0.kind``; long or unprintable keys are made fit to print."""
     return ".".join(printable(str(part)) for part in path)
+
+
+def parse_dotted(key: str) -> KeyPath:
+    """``allocators.0.kind`` as ``("allocators", 0, "kind")``."""
+    return tuple(int(part) if part.isdecimal() and part.isascii() else part for part in key.split("."))
 
 
 @dataclass(slots=True)
@@ -146,6 +120,7 @@ class _Frame:
     path: KeyPath
     key: Any = None
     has_key: bool = False
+    seen: dict[Any, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -220,9 +195,11 @@ class _Builder:
         if isinstance(key, bool | float) or key is None:
             raise _error(self.file, line, f"a key must be a name, not {key!r}", frame.path)
         path = (*frame.path, key)
-        if path in self.lines:
-            raise _error(self.file, line, f"duplicate key, first given on line {self.lines[path]}", path)
-        self.lines[path] = line
+        # vLLM's files spell keys with - or _, so the two count as one.
+        same = key.replace("-", "_") if isinstance(key, str) else key
+        if same in frame.seen:
+            raise _error(self.file, line, f"duplicate key, first given on line {frame.seen[same]}", path)
+        frame.seen[same] = self.lines[path] = line
         frame.key, frame.has_key = key, True
 
     def _open(self, container: dict[Any, Any] | list[Any], line: int) -> None:
