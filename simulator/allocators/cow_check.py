@@ -56,6 +56,7 @@ def _check_bytes(allocator: SharedTables, holdings: Sequence[CowHolding], owners
     discount_bytes = tail_bytes = 0
     counted: set[int] = set()
     for holding in holdings:
+        discount_bytes -= holding.early_tokens * layout.bytes_per_token
         for index, group in enumerate(layout.groups):
             discount_bytes += holding.dropped[index] * layout.page_tokens * group.token_bytes
             for entry, page in enumerate(holding.tables[index]):

@@ -74,6 +74,7 @@ class PagedCowAllocator(SharedTables):
         holding.hit_tokens = self._computed_tokens(hits, known_tokens)
         holding.registered = hits.rows
         self._attach(holding, rows=hits.rows, tables=hits.tables, dropped=hits.dropped)
+        self._set_early(holding, max(0, hits.rows * self.layout.page_tokens - tokens))
         self._count_query(holding, known_tokens)
         self._extend(holding, needed)
         self.register(holding, min(tokens, known_tokens))
@@ -91,6 +92,8 @@ class PagedCowAllocator(SharedTables):
             return False
         if tail is not None:
             self._copy_tail(holding, tail)
+        if holding.early_tokens:
+            self._set_early(holding, max(0, holding.early_tokens - new_tokens))
         self._extend(holding, needed)
         known_tokens = max(cast(SharedDemand, holding.demand).target_tokens, start + 1)
         self.register(holding, min(tokens, known_tokens))
@@ -135,7 +138,7 @@ class PagedCowAllocator(SharedTables):
     def release(self, holding: Holding) -> None:
         assert isinstance(holding, CowHolding)
         if holding.host_copy is None:
-            self.register(holding, min(cast(SharedDemand, holding.demand).computed_tokens, holding.held_tokens))
+            self._register_computed(holding)
         super().release(holding)
 
     def maintain(self, now_ns: int, holdings: Iterable[Holding] = ()) -> bool:
@@ -187,6 +190,9 @@ class PagedCowAllocator(SharedTables):
 
     # ---- how: content
 
+    def _register_computed(self, holding: CowHolding) -> None:
+        self.register(holding, min(cast(SharedDemand, holding.demand).computed_tokens, holding.held_tokens))
+
     def _name_row(self, holding: CowHolding, row: int, key: int) -> None:
         """Give the pages of one row their keys, ``key`` and following, one for each group and copy."""
         for index, group in enumerate(self.layout.groups):
@@ -211,6 +217,11 @@ class PagedCowAllocator(SharedTables):
             self._unshare(holding, index, [page])
             holding.tables[index][entry] = twin
             self.totals.unshared_pages -= 1
+
+    def _host_copy(self, holding: PagedHolding, place: dict[int, int]) -> HostCopy:
+        assert isinstance(holding, CowHolding)
+        self._register_computed(holding)
+        return super()._host_copy(holding, place)
 
     def _restore(self, moved: Sequence[tuple[PagedHolding, HostCopy]], pages: dict[int, int]) -> None:
         super()._restore(moved, pages)

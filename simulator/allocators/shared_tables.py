@@ -103,6 +103,7 @@ class SharedTables(PagedAllocator):
         assert isinstance(holding, CowHolding)
         if holding.shared_tail is not None:
             self._leave_tail(holding, holding.shared_tail)
+        self._set_early(holding, 0)
         for index, group in enumerate(self.layout.groups):
             self._unshare(holding, index, holding.tables[index])
             self.discount_bytes -= self._row_bytes(group, holding.dropped[index])
@@ -117,6 +118,11 @@ class SharedTables(PagedAllocator):
         del table[: rows * group.copies]
         holding.dropped[index] += rows
         self.discount_bytes += self._row_bytes(group, rows)
+
+    def _set_early(self, holding: CowHolding, early_tokens: int) -> None:
+        """Record how many tokens of shared pages the length of ``holding`` does not contain yet."""
+        self.discount_bytes += (holding.early_tokens - early_tokens) * self.bytes_per_token
+        holding.early_tokens = early_tokens
 
     # ---- the partly filled last page
 

@@ -40,13 +40,14 @@ RULES: dict[ProfileName, SharingRules] = {
 
 class CowHolding(PagedHolding):
     """``registered`` leading rows are findable by content; ``shared_tail`` is set while others share the partly filled
-    last page."""
+    last page; ``early_tokens`` lie in pages that were hit but will be computed again, and have not been so far."""
 
-    __slots__ = ("registered", "shared_tail")
+    __slots__ = ("early_tokens", "registered", "shared_tail")
 
     def __init__(self, demand: Demand, groups: int) -> None:
         super().__init__(demand, groups)
         self.registered = 0
+        self.early_tokens = 0
         self.shared_tail: SharedTail | None = None
 
 
