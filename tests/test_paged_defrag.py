@@ -159,9 +159,8 @@ def test_free_pages_that_cannot_become_a_run_are_a_fragmentation_failure() -> No
     assert len(allocator.runs) == 8
     assert allocator.admit(Life(99, 8), 8) is not None, "the six pages move into the head"
     assert allocator.totals.moves == 6
-    allocator = build(15)
+    allocator = build(15, trigger=NEVER)
     kept = scatter(allocator, keep={14})
-    allocator.trigger = NEVER
     assert allocator.admit(Life(98, 14), 14) is None
     assert allocator.shortfall is not None and allocator.shortfall.cause == "fragmentation"
     allocator.check(kept)
@@ -259,14 +258,13 @@ def test_a_move_changes_one_entry_and_reports_its_copy_before_the_page_is_given_
 
 def test_a_window_gives_back_pages_one_by_one_and_moves_still_find_their_entry() -> None:
     layout = PageLayout(1, 100, (PageGroup(100, window_tokens=4),))
-    allocator = build(24, layout=layout)
+    allocator = build(24, layout=layout, trigger=DefragTrigger(on_failure=False, fragmentation=0.0))
     holding = admit(allocator, 1, 12, output_tokens=12)
     for tokens in range(13, 20):
         assert allocator.grow(holding, tokens)
         allocator.check([holding])
     # position 18 is about to be computed and sees 15..18: rows 0..14 are gone
     assert (holding.dropped, len(holding.pages)) == ([15], 4)
-    allocator.trigger = DefragTrigger(fragmentation=0.0)
     allocator.maintain(0, [holding])
     allocator.check([holding])
     assert allocator.runs.whole_runs == 2
@@ -312,6 +310,7 @@ def _random_use(seed: int, operations: int, check_every: int) -> PagedDefragAllo
             PageLayout(4, 8, (PageGroup(4, 2),)),
         ]
     )
+    max_moves = draw.choice([1, 3, 100])
     allocator = build(
         draw.choice([33, 40, 64, 101]),
         run_length=draw.choice([1, 2, 4, 8]),
@@ -321,7 +320,7 @@ def _random_use(seed: int, operations: int, check_every: int) -> PagedDefragAllo
             fragmentation=draw.choice([None, 0.2, 0.5]),
             period=draw.choice([None, 1e-8]),
         ),
-        max_moves_per_step=draw.choice([1, 3, 100]),
+        max_moves_per_step=max_moves,
         grow_by=draw.choice(["page", "run"]),
         strict_runs=draw.random() < 0.6,
         free_order=draw.choice(["lifo", "fifo"]),
@@ -351,7 +350,7 @@ def _random_use(seed: int, operations: int, check_every: int) -> PagedDefragAllo
             now_ns += draw.randint(1, 20)
             moves = allocator.totals.moves
             allocator.maintain(now_ns, [holding for holding, _ in live])
-            assert allocator.totals.moves - moves <= allocator.max_moves_per_step
+            assert allocator.totals.moves - moves <= max_moves
         if step % check_every == 0:
             allocator.check([holding for holding, _ in live])
     for holding, _ in live:

@@ -124,8 +124,7 @@ class HostSwap(Allocator):
         if not self._enough(self.swap_in_pages(wanted) + keep_free_bytes // self.layout.page_bytes):
             return None
         moved = [(paged(holding), host_copy_of(paged(holding))) for holding, _ in wanted]
-        host_pages = dict.fromkeys(chain.from_iterable(copy.pages() for _, copy in moved))
-        pages = dict(zip(host_pages, self._take(len(host_pages)), strict=True))
+        pages = self._take_for([copy for _, copy in moved])
         self._tell((-1 - host_page, page) for host_page, page in pages.items())
         self._restore(moved, pages)
         for holding, copy in moved:
@@ -134,7 +133,7 @@ class HostSwap(Allocator):
         for returned, tokens in wanted:
             grown = tokens <= returned.capacity_tokens or self.grow(returned, tokens)
             assert grown, f"request {returned.demand.request_id} was brought back without room to go on"
-        return len(host_pages) * self.layout.page_bytes
+        return len(pages) * self.layout.page_bytes
 
     def _drop_host_copy(self, holding: "PagedHolding") -> bool:
         """Give back what ``holding`` has on the host, if that is where it is."""
@@ -144,6 +143,11 @@ class HostSwap(Allocator):
         self.host.drop(copy.pages())
         holding.host_copy = None
         return True
+
+    def _take_for(self, copies: Sequence[HostCopy]) -> dict[int, int]:
+        """Device pages, by host page, for what comes back."""
+        host_pages = dict.fromkeys(chain.from_iterable(copy.pages() for copy in copies))
+        return dict(zip(host_pages, self._take(len(host_pages)), strict=True))
 
     def _host_copy(self, holding: "PagedHolding", place: dict[int, int]) -> HostCopy:
         assert holding.host_copy is None, f"request {holding.demand.request_id} is on the host already"

@@ -13,14 +13,17 @@ What compaction buys is longer transfers (``mean_run_pages``) and requests serve
 what it costs is in ``work`` and ``totals``. ``compaction.compaction_break_even`` weighs the two.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from simulator.allocators.base import Demand, Holding, Occupancy, Shortfall
+from simulator.allocators.compactor import Compactor
+from simulator.allocators.host_pool import HostCopy, HostPool, host_copy_of, paged
 from simulator.allocators.paged import TABLE_ENTRY_BYTES, PagedAllocator, PagedHolding, PageLayout
 from simulator.allocators.run_pool import RunOrder, RunPool
 from simulator.allocators.run_tables import RunHolding, RunTables
 from simulator.config import DefragTrigger, GrowBy
-from simulator.units import ceil_div, to_ns
+from simulator.units import ceil_div
 
 
 class PagedDefragAllocator(PagedAllocator):
@@ -50,6 +53,7 @@ class PagedDefragAllocator(PagedAllocator):
         null_page: bool = False,
         reverse_release: bool = False,
         chunk_tokens: int = 0,
+        host: HostPool | None = None,
     ) -> None:
         super().__init__(
             layout,
@@ -57,20 +61,15 @@ class PagedDefragAllocator(PagedAllocator):
             null_page=null_page,
             reverse_release=reverse_release,
             chunk_tokens=chunk_tokens,
+            host=host,
         )
         self.runs = RunPool(max_pages, run_length, order=free_order, first_page=int(null_page))
         self.pool = self.runs
         self.tables = RunTables(layout.groups, max_pages)
         self.run_length = run_length
-        self.trigger = trigger
-        self.max_moves_per_step = max_moves_per_step
         self.grow_by = grow_by
         self.strict_runs = strict_runs
-        self._period_ns = to_ns(trigger.period) if trigger.period is not None else None
-        self._next_period_ns = self._period_ns
-        self._moves_left = max_moves_per_step
-        self._sweeping = False
-        self._wanted_runs = 0
+        self.compactor = Compactor(self.runs, trigger, max_moves_per_step=max_moves_per_step, move=self._move)
 
     # ---- asking
 
@@ -121,40 +120,35 @@ class PagedDefragAllocator(PagedAllocator):
         assert isinstance(holding, RunHolding)
         if self._windowed:
             self._drop_unseen(holding, tokens - new_tokens)
-        rows = self._pages_missing(holding, tokens) // self._row_pages
-        whole_rows = ceil_div(rows, self.run_length) * self.run_length if self.grow_by == "run" else rows
-        if whole_rows > rows and not self.strict_runs and not self._runs_at_hand(whole_rows):
-            whole_rows = rows
-        if not self._room(whole_rows * self._row_pages, self._runs_in(whole_rows)):
+        rows = self._growth_rows(tokens - holding.held_tokens)
+        if not self._room(rows * self._row_pages, self._runs_in(rows)):
             return False
-        self._extend(holding, whole_rows * self._row_pages)
+        self._extend(holding, rows * self._row_pages)
         return True
 
-    def release(self, holding: Holding) -> None:
-        assert isinstance(holding, RunHolding)
-        super().release(holding)
-        self.tables.unseat(holding)
+    def swap_in(self, wanted: list[tuple[Holding, int]], *, keep_free_bytes: int = 0) -> int | None:
+        page_tokens = self.layout.page_tokens
+        pages = keep_free_bytes // self.layout.page_bytes
+        runs = 0
+        for holding, tokens in wanted:
+            copy = host_copy_of(paged(holding))
+            missing = tokens - copy.held_tokens
+            # without strict runs, growth makes do with single pages
+            rows = self._growth_rows(missing) if self.strict_runs else ceil_div(max(0, missing), page_tokens)
+            pages += sum(map(len, copy.tables)) + rows * self._row_pages
+            runs += self._runs_of(copy) + self._runs_in(rows)
+        if not self._room(pages, runs):
+            return None
+        return super().swap_in(wanted, keep_free_bytes=keep_free_bytes)
 
     def maintain(self, now_ns: int, holdings: Iterable[Holding] = ()) -> bool:
-        """Compact if the scenario says so, at most ``max_moves_per_step`` pages; whether any page moved."""
-        self._moves_left = self.max_moves_per_step
-        period_ns = self._period_ns
-        if self._next_period_ns is not None and period_ns and now_ns >= self._next_period_ns:
-            self._sweeping = True
-            self._next_period_ns = (now_ns // period_ns + 1) * period_ns
-        target_runs = max(self._wanted_runs, self._threshold_runs())
-        if self._sweeping:
-            target_runs = self._reachable_runs()
-        moved = self._compact(target_runs)
-        self._sweeping = self._sweeping and self._reachable_runs() > self.runs.whole_runs
-        return moved > 0
+        """Compact if that is due; whether any page moved."""
+        moved = self.compactor.maintain(now_ns)
+        self.totals.defrag_runs = self.compactor.runs_gained
+        return moved
 
     def maintenance_due_ns(self, now_ns: int) -> int | None:
-        """``now_ns`` while compaction has work left over, else the start of the next period, if there is one."""
-        behind = max(self._wanted_runs, self._threshold_runs()) > self.runs.whole_runs
-        if self._sweeping or (behind and self._reachable_runs() > self.runs.whole_runs):
-            return now_ns
-        return self._next_period_ns
+        return self.compactor.due_ns(now_ns)
 
     # ---- looking
 
@@ -174,7 +168,7 @@ class PagedDefragAllocator(PagedAllocator):
         live = [holding for holding in holdings if isinstance(holding, RunHolding)]
         super().check(live)
         self.runs.check()
-        self.tables.check(live)
+        self.tables.check([holding for holding in live if holding.host_copy is None])
 
     # ---- room
 
@@ -185,17 +179,23 @@ class PagedDefragAllocator(PagedAllocator):
         """Runs that ``rows`` more rows ask for, over all tables."""
         return rows // self.run_length * self._row_pages
 
-    def _runs_at_hand(self, rows: int) -> bool:
-        return self._runs_in(rows) <= self.runs.whole_runs and rows * self._row_pages <= len(self.runs)
+    def _growth_rows(self, tokens: int) -> int:
+        """Rows that a sequence takes to become ``tokens`` longer than what it holds."""
+        rows = max(0, ceil_div(tokens, self.layout.page_tokens))
+        if self.grow_by == "page":
+            return rows
+        whole_rows = ceil_div(rows, self.run_length) * self.run_length
+        at_hand = self._runs_in(whole_rows) <= self.runs.whole_runs and whole_rows * self._row_pages <= len(self.runs)
+        return whole_rows if self.strict_runs or at_hand else rows
 
     def _room(self, pages: int, runs: int) -> bool:
         """Whether so many pages, among them so many runs, can be taken; compacts if that may help."""
         if not self._enough(pages):
             return False
         pool = self.runs
-        if runs > pool.whole_runs and self.trigger.on_failure and self._reachable_runs() >= runs:
-            self._wanted_runs = max(self._wanted_runs, runs)
-            self._compact(runs)
+        if runs > pool.whole_runs:
+            self.compactor.provide(runs)
+            self.totals.defrag_runs = self.compactor.runs_gained
         if runs <= pool.whole_runs or not self.strict_runs:
             return True
         page_bytes = self.layout.page_bytes
@@ -242,19 +242,54 @@ class PagedDefragAllocator(PagedAllocator):
 
     def _fill(self, holding: RunHolding, rows: int, starts: list[int], singles: list[int]) -> None:
         """Append ``rows`` rows to every table: for each column runs as far as there are any, then single pages."""
-        next_run = next_single = 0
+        next_run, next_single = iter(starts), iter(singles)
         for index, group in enumerate(self.layout.groups):
-            pages = [0] * (rows * group.copies)
-            for copy in range(group.copies):
-                taken = starts[next_run : next_run + rows // self.run_length]
-                next_run += len(taken)
-                column = [page for start in taken for page in range(start, start + self.run_length)]
-                rest = rows - len(column)
-                column += singles[next_single : next_single + rest]
-                next_single += rest
-                pages[copy :: group.copies] = column
-            self.tables.append(holding, index, pages)
+            self.tables.append(holding, index, self._rows_of_pages(rows, group.copies, next_run, next_single))
             self.tail_bytes += rows * self.layout.padding_bytes(group)
+
+    def _rows_of_pages(self, rows: int, copies: int, runs: Iterator[int], singles: Iterator[int]) -> list[int]:
+        """Table entries for ``rows`` rows of ``copies`` columns."""
+        pages = [0] * (rows * copies)
+        for copy in range(copies):
+            taken = islice(runs, rows // self.run_length)
+            column = [page for start in taken for page in range(start, start + self.run_length)]
+            column += islice(singles, rows - len(column))
+            pages[copy::copies] = column
+        return pages
+
+    def _detach(self, holding: PagedHolding) -> None:
+        assert isinstance(holding, RunHolding)
+        super()._detach(holding)
+        self.tables.unseat(holding)
+
+    def _runs_of(self, copy: HostCopy) -> int:
+        """Runs that the tables of a sequence in host memory ask for."""
+        return sum(
+            self._group_runs(index, len(table) // group.copies)
+            for index, (table, group) in enumerate(zip(copy.tables, self.layout.groups, strict=True))
+        )
+
+    def _take_for(self, copies: Sequence[HostCopy]) -> dict[int, int]:
+        """Runs and single pages for what comes back from the host, as for new sequences of that length."""
+        wanted = sum(self._runs_of(copy) for copy in copies)
+        pages = sum(len(table) for copy in copies for table in copy.tables)
+        starts = self.runs.take_runs(min(wanted, self.runs.whole_runs))
+        singles = self.runs.take(pages - len(starts) * self.run_length)
+        self.totals.unmerged_runs += wanted - len(starts)
+        self._account(pages, starts, singles)
+        next_run, next_single = iter(starts), iter(singles)
+        place: dict[int, int] = {}
+        for copy in copies:
+            for table, group in zip(copy.tables, self.layout.groups, strict=True):
+                rows = len(table) // group.copies
+                place.update(zip(table, self._rows_of_pages(rows, group.copies, next_run, next_single), strict=True))
+        return place
+
+    def _restore(self, moved: Sequence[tuple[PagedHolding, HostCopy]], pages: dict[int, int]) -> None:
+        super()._restore(moved, pages)
+        for holding, _ in moved:
+            assert isinstance(holding, RunHolding)
+            self.tables.adopt(holding)
 
     def _drop_rows(self, holding: PagedHolding, index: int, rows: int) -> None:
         assert isinstance(holding, RunHolding)
@@ -263,36 +298,6 @@ class PagedDefragAllocator(PagedAllocator):
         self.tables.forget(holding, index, before - self.tables.bursts_of_first_rows(holding, index, 1))
 
     # ---- compaction
-
-    def _reachable_runs(self) -> int:
-        """Whole runs there would be after moving without limit."""
-        pool = self.runs
-        if pool.cheapest_broken() is None:
-            return pool.whole_runs
-        return min(pool.total_runs, pool.whole_runs + pool.broken_free_pages // self.run_length)
-
-    def _threshold_runs(self) -> int:
-        """Fewest whole runs that bring fragmentation below the trigger's threshold; 0 if it is below now."""
-        threshold, pool = self.trigger.fragmentation, self.runs
-        if threshold is None or pool.fragmentation_ratio < threshold:
-            return 0
-        return min(self._reachable_runs(), int(len(pool) * (1.0 - threshold)) // self.run_length + 1)
-
-    def _compact(self, target_runs: int) -> int:
-        """Move pages until ``target_runs`` are whole, nothing more can be gained, or the step's moves are used up."""
-        pool, moved = self.runs, 0
-        while pool.whole_runs < target_runs and self._moves_left > moved and pool.broken_free_pages >= self.run_length:
-            victim = pool.cheapest_broken()
-            if victim is None:
-                break
-            for source in pool.used_pages(victim, self._moves_left - moved):
-                self._move(source, victim)
-                moved += 1
-            self.totals.defrag_runs += pool.free_in_run(victim) == self.run_length
-        self._moves_left -= moved
-        if self._wanted_runs <= pool.whole_runs or self._reachable_runs() < self._wanted_runs:
-            self._wanted_runs = 0
-        return moved
 
     def _move(self, source: int, run: int) -> None:
         """Copy one page out of ``run`` into a hole elsewhere and rewrite the table entry that names it."""

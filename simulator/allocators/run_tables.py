@@ -59,14 +59,25 @@ class RunTables:
 
     def append(self, holding: RunHolding, index: int, pages: list[int]) -> None:
         """Add whole rows of pages to the table of group ``index``."""
+        before = len(holding.tables[index])
+        holding.tables[index] += pages
+        self._know(holding, index, before)
+
+    def adopt(self, holding: RunHolding) -> None:
+        """Take up a holding whose tables have been filled already."""
+        self.seat(holding)
+        for index in range(len(self._copies)):
+            self._know(holding, index, 0)
+
+    def _know(self, holding: RunHolding, index: int, first: int) -> None:
+        """Take note of the pages in a table from its entry ``first`` on."""
         table, copies = holding.tables[index], self._copies[index]
-        before = len(table)
-        table += pages
-        self._add(holding, index, _count_bursts(table, before, copies))
-        self._cover(max(pages))
+        pages = table[first:]
+        self._add(holding, index, _count_bursts(table, first, copies))
+        self._cover(max(pages, default=-1))
         owner = holding.slot * len(self._copies) + index
         owners, entries = self._owner, self._entry
-        for entry, page in enumerate(pages, before + holding.dropped[index] * copies):
+        for entry, page in enumerate(pages, first + holding.dropped[index] * copies):
             owners[page] = owner
             entries[page] = entry
 
