@@ -1,0 +1,122 @@
+"""Memory-management mistakes on purpose: what happens when an engine forgets to give back, or gives back twice.
+
+Each is a mistake that paged KV caches are known for. It is planted into one allocator, everything else about which
+stays as it is; whether and when it is noticed is the business of ``Allocator.check`` and ``verify``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal
+
+from simulator.allocators.base import Allocator, Demand, Holding
+from simulator.allocators.paged import PagedAllocator, PagedHolding
+from simulator.allocators.shared_tables import SharedTables
+
+FaultKind = Literal["missed_end_of_sequence", "forgotten_decrement", "stale_page_table", "double_release"]
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """One mistake made: by whose sequence, and the first page concerned (-1 where there are no pages)."""
+
+    kind: FaultKind
+    request_id: int
+    page: int
+
+
+@dataclass(slots=True)
+class FaultInjector:
+    """Makes every ``every``-th release of ``allocator`` go wrong, or for ``stale_page_table`` the admission after it.
+
+    ``missed_end_of_sequence``
+        the sequence ends, its memory is never given back.
+    ``forgotten_decrement``
+        its last page keeps a reference that nobody holds.
+    ``stale_page_table``
+        the next sequence gets a row that was not cleared: its first entry still names a page of the one that ended,
+        and the page it should name is lost (the pool looks full: "false full").
+    ``double_release``
+        its pages are given back twice.
+
+    ``missed_end_of_sequence`` works on every allocator, the others need pages; else ``ValueError``.
+    """
+
+    allocator: Allocator
+    kind: FaultKind
+    every: int = 1
+    injected: list[Injected] = field(default_factory=list)
+    _releases: int = 0
+    _stale: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"every must be at least 1, not {self.every}")
+        if self.kind != "missed_end_of_sequence" and not isinstance(self.allocator, PagedAllocator):
+            raise ValueError(f"{self.kind} needs pages; {self.allocator.kind} has none")
+
+    def install(self) -> "FaultInjector":
+        """Plant the mistake into the allocator's own methods."""
+        right_release, right_admit = self.allocator.release, self.allocator.admit
+
+        def release(holding: Holding) -> None:
+            self._releases += 1
+            if self._releases % self.every:
+                right_release(holding)
+            else:
+                self._release_wrongly(holding, right_release)
+
+        def admit(demand: Demand, tokens: int, **options: Any) -> Holding | None:
+            holding = right_admit(demand, tokens, **options)
+            if self._stale and isinstance(holding, PagedHolding):
+                self._leave_stale_entry(holding)
+            return holding
+
+        for name, method in (("release", release), ("admit", admit)):
+            setattr(self.allocator, name, method)
+        return self
+
+    def _release_wrongly(self, holding: Holding, release: Callable[[Holding], None]) -> None:
+        if self.kind == "missed_end_of_sequence" or not isinstance(holding, PagedHolding):
+            self._note(holding)
+            return
+        pages = list(chain.from_iterable(holding.tables))
+        if self.kind == "forgotten_decrement":
+            self._keep_reference(holding)
+        release(holding)
+        if self.kind == "double_release":
+            self._release_again(holding, pages)
+        elif self.kind == "stale_page_table":
+            self._stale = pages
+
+    def _note(self, holding: Holding, page: int | None = None) -> None:
+        pages = holding.tables[0] if isinstance(holding, PagedHolding) else []
+        first = pages[0] if pages else -1
+        self.injected.append(Injected(self.kind, holding.demand.request_id, first if page is None else page))
+
+    def _keep_reference(self, holding: PagedHolding) -> None:
+        allocator = self.allocator
+        page = holding.tables[0][-1]
+        self._note(holding, page)
+        if isinstance(allocator, SharedTables):
+            allocator._share(0, [page])
+        else:
+            holding.tables[0].pop()
+
+    def _release_again(self, holding: PagedHolding, pages: list[int]) -> None:
+        allocator = self.allocator
+        assert isinstance(allocator, PagedAllocator)
+        self._note(holding, pages[0])
+        if isinstance(allocator, SharedTables):
+            allocator.pages.drop(pages, holding.demand.request_id)
+        else:
+            allocator.pool.give(pages)
+
+    def _leave_stale_entry(self, holding: PagedHolding) -> None:
+        """Wait for an admission that did not happen to get the old pages anyway."""
+        table = holding.tables[0]
+        stale = next((page for page in self._stale if page not in table), None)
+        if stale is not None and table:
+            table[0] = stale
+            self._stale = []
+            self._note(holding, stale)

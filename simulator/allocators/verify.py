@@ -1,0 +1,165 @@
+"""``--verify``: an allocator under observation.
+
+Every operation is passed on, every copy is followed in shadow memory, every page table touched is read back, and
+every so many operations all tables are read and the allocator's own invariants are asserted. A sequence may write up
+to its ``capacity_tokens`` without asking again, so the shadow writes that far at once: whatever an allocator lets
+a sequence write must be its own.
+"""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from simulator.allocators.base import Allocator, Demand, Holding
+from simulator.allocators.blame import find_culprits
+from simulator.allocators.shadow import ShadowMemory, Violation
+
+#: violations named in one message
+_NAMED = 3
+
+
+class VerificationError(AssertionError):
+    """Memory was corrupted, lost or given away twice; ``violations`` name the requests and pages."""
+
+    def __init__(self, violations: list[Violation]) -> None:
+        self.violations = violations
+        more = len(violations) - _NAMED
+        texts = [violation.message for violation in violations[:_NAMED]] + ([f"and {more} more"] if more > 0 else [])
+        super().__init__("; ".join(texts))
+
+
+class VerifyingAllocator:
+    """Stands in for ``inner``, which it observes; everything not defined here is the inner allocator's.
+
+    ``every``: operations between two complete checks. With ``stop=False`` violations are collected in
+    ``violations``, each kind once for a request and page, and the run goes on.
+    """
+
+    def __init__(self, inner: Allocator, *, every: int = 1, stop: bool = True) -> None:
+        self.inner = inner
+        self.shadow = ShadowMemory(inner)
+        self.violations: list[Violation] = []
+        self._every = every
+        self._stop = stop
+        self._operations = 0
+        self._live: dict[int, Holding] = {}
+        self._reported: set[tuple[str, int, int]] = set()
+        inner.on_copy = self.shadow.copy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    # ---- the protocol
+
+    def admit(self, demand: Demand, tokens: int, **options: Any) -> Holding | None:
+        holding = self.inner.admit(demand, tokens, **options)
+        if holding is not None:
+            self._begin(holding)
+        self._done(*([holding] if holding is not None else []))
+        return holding
+
+    def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
+        self._expect_live(holding)
+        grown = self.inner.grow(holding, tokens, new_tokens)
+        self._done(holding)
+        return grown
+
+    def fork(self, parent: Holding, demand: Demand, tokens: int) -> Holding:
+        self._expect_live(parent)
+        child = self.inner.fork(parent, demand, tokens)
+        self.shadow.forked(parent, child, tokens)
+        self._live[id(child)] = child
+        self._done(parent, child)
+        return child
+
+    def release(self, holding: Holding) -> None:
+        self._expect_live(holding)
+        self._look_at(holding)
+        try:
+            self.inner.release(holding)
+        except AssertionError as error:
+            self._report([Violation("release", holding.demand.request_id, -1, _named(holding, error))])
+        self._live.pop(id(holding), None)
+        self.shadow.end(holding)
+        self._done()
+
+    def swap_out(self, holdings: list[Holding]) -> int | None:
+        moved_bytes = self.inner.swap_out(holdings)
+        self._done()
+        return moved_bytes
+
+    def swap_in(self, wanted: list[tuple[Holding, int]], *, keep_free_bytes: int = 0) -> int | None:
+        moved_bytes = self.inner.swap_in(wanted, keep_free_bytes=keep_free_bytes)
+        self._done(*(holding for holding, _ in wanted))
+        return moved_bytes
+
+    def maintain(self, now_ns: int, holdings: Iterable[Holding]) -> bool:
+        moved = self.inner.maintain(now_ns, holdings)
+        if moved:
+            self.check(self._live.values())
+        return moved
+
+    def check(self, holdings: Iterable[Holding]) -> None:
+        """Read every table and assert every invariant. ``holdings``: all live ones, which must be those seen here."""
+        given = list(holdings)
+        unknown = [holding for holding in given if id(holding) not in self._live]
+        wrong = [_violation("unknown", holding, "is live, but was never admitted or is over") for holding in unknown]
+        for holding in self._live.values():
+            found = self.shadow.verify_read(holding, self.shadow.written(holding))
+            wrong += [found] if found else []
+        try:
+            self.inner.check(self._live.values())
+        except AssertionError as error:
+            culprits = list(find_culprits(self.inner, self.shadow, self._live.values()))
+            wrong += culprits or [Violation("invariant", -1, -1, str(error))]
+        self._report(wrong)
+
+    # ---- how
+
+    def _begin(self, holding: Holding) -> None:
+        self.shadow.begin(holding)
+        self._live[id(holding)] = holding
+        self._look_at(holding)
+
+    def _done(self, *touched: Holding) -> None:
+        """After an operation: let the touched sequences write what they may, and read."""
+        for holding in touched:
+            if id(holding) in self._live:
+                self.shadow.write_up_to(holding, holding.capacity_tokens)
+        for holding in touched:
+            self._look_at(holding)
+        self._operations += 1
+        if self._operations % self._every == 0:
+            self.check(self._live.values())
+
+    def _look_at(self, holding: Holding) -> None:
+        if id(holding) in self._live:
+            found = self.shadow.verify_read(holding, self.shadow.written(holding))
+            self._report([found] if found else [])
+
+    def _expect_live(self, holding: Holding) -> None:
+        if id(holding) not in self._live:
+            raise VerificationError([_violation("double_release", holding, "is used or released after its release")])
+
+    def _report(self, found: list[Violation]) -> None:
+        fresh = [v for v in found if (v.kind, v.request_id, v.page) not in self._reported]
+        self._reported.update((violation.kind, violation.request_id, violation.page) for violation in fresh)
+        self.violations += fresh
+        if fresh and self._stop:
+            raise VerificationError(fresh)
+
+
+Allocator.register(VerifyingAllocator)
+
+
+def verified(inner: Allocator, *, every: int = 1, stop: bool = True) -> Allocator:
+    """``inner`` under observation; see ``VerifyingAllocator``."""
+    return cast(Allocator, VerifyingAllocator(inner, every=every, stop=stop))
+
+
+def _violation(kind: str, holding: Holding, what: str) -> Violation:
+    return Violation(kind, holding.demand.request_id, -1, f"request {holding.demand.request_id} {what}")
+
+
+def _named(holding: Holding, error: AssertionError) -> str:
+    name = f"request {holding.demand.request_id}"
+    return str(error) if name in str(error) else f"release of {name}: {error}"

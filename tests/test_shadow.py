@@ -1,0 +1,420 @@
+"""Shadow memory: contents followed through writes and copies; corruption and planted mistakes named."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from simulator.allocators.base import Allocator, Holding
+from simulator.allocators.content_map import ContentMap
+from simulator.allocators.contiguous import ContiguousAllocator
+from simulator.allocators.faults import FaultInjector, FaultKind
+from simulator.allocators.host_pool import HostPool
+from simulator.allocators.paged import PagedAllocator, PagedHolding, PageGroup, PageLayout, plain_layout
+from simulator.allocators.paged_cow import PagedCowAllocator
+from simulator.allocators.paged_defrag import PagedDefragAllocator
+from simulator.allocators.shadow import lineage_of
+from simulator.allocators.sharing import RULES
+from simulator.allocators.verify import VerificationError, VerifyingAllocator
+from simulator.config import ContiguousConfig, DefragTrigger
+
+
+@dataclass
+class Life:
+    """A demand with what sharing asks; lengths in tokens."""
+
+    request_id: int
+    prompt_tokens: int
+    output_tokens: int = 50
+    sample: int = 0
+    prefix: tuple[list[int], list[int]] | None = None
+    final_tokens: int = field(init=False)
+    target_tokens: int = field(init=False)
+    computed_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.target_tokens = self.prompt_tokens
+        self.final_tokens = self.prompt_tokens + self.output_tokens - 1
+
+
+LAYOUT = plain_layout(page_tokens=4, bytes_per_token=10)
+
+
+def paged(max_pages: int = 16, **options: Any) -> PagedAllocator:
+    return PagedAllocator(LAYOUT, max_pages=max_pages, **options)
+
+
+def cow(max_pages: int = 16, **options: Any) -> PagedCowAllocator:
+    return PagedCowAllocator(LAYOUT, max_pages=max_pages, **options)
+
+
+def defrag(max_pages: int = 16, **options: Any) -> PagedDefragAllocator:
+    return PagedDefragAllocator(LAYOUT, max_pages=max_pages, run_length=4, trigger=DefragTrigger(), **options)
+
+
+def contiguous(tokens: int = 64, **options: Any) -> ContiguousAllocator:
+    config = ContiguousConfig.model_validate({"kind": "contiguous", **options})
+    return ContiguousAllocator(config, capacity_bytes=tokens * 10, bytes_per_token=10, max_model_len=64)
+
+
+def started(allocator: VerifyingAllocator, request_id: int, tokens: int, **options: Any) -> Any:
+    holding = allocator.admit(Life(request_id, tokens, **options), tokens)
+    assert holding is not None
+    return holding
+
+
+# ---- the map of contents, against one dictionary entry an address
+
+
+class ContentMapMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = ContentMap()
+        self.cells: dict[int, tuple[str, int]] = {}
+
+    @rule(start=st.integers(-20, 40), size=st.integers(1, 15), name=st.sampled_from("abc"), position=st.integers(0, 30))
+    def write(self, start: int, size: int, name: str, position: int) -> None:
+        self.map.write(start, size, name, position)
+        self.cells.update({start + i: (name, position + i) for i in range(size)})
+
+    @rule(source=st.integers(-20, 40), goal=st.integers(-20, 40), size=st.integers(1, 15))
+    def copy(self, source: int, goal: int, size: int) -> None:
+        self.map.copy(source, goal, size)
+        moved = [self.cells.get(source + i) for i in range(size)]
+        for i, cell in enumerate(moved):
+            self.cells.pop(goal + i, None)
+            if cell is not None:
+                self.cells[goal + i] = cell
+
+    @rule(start=st.integers(-25, 45), size=st.integers(0, 70))
+    def read(self, start: int, size: int) -> None:
+        seen: list[tuple[Any, int] | None] = []
+        address = start
+        for found in self.map.read(start, size):
+            assert found.start == address < found.end
+            address = found.end
+            for i in range(found.end - found.start):
+                seen.append(None if found.content is None else (found.content, found.position + i))
+        assert address == start + size
+        assert seen == [self.cells.get(start + i) for i in range(size)]
+
+
+ContentMapMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestContentMapAgainstCells = ContentMapMachine.TestCase
+
+
+def test_a_sequence_finds_shared_segments_then_its_prompt_then_its_own_outputs() -> None:
+    lineage = lineage_of(Life(7, 10, sample=2, prefix=([40, 41], [4, 8])))
+    assert list(lineage.spans(2, 12)) == [
+        (2, 4, ("segment", 40, 0)),
+        (4, 8, ("segment", 41, 0)),
+        (8, 10, ("request", 7, 0)),
+        (10, 12, ("request", 7, 3)),
+    ]
+    child = lineage_of(Life(7, 10, sample=3), lineage.cut(11))
+    assert list(child.spans(9, 13)) == [
+        (9, 10, ("request", 7, 0)),
+        (10, 11, ("request", 7, 3)),
+        (11, 13, ("request", 7, 4)),
+    ]
+
+
+# ---- allocators that do it right
+
+
+def _swappable(host: HostPool) -> list[Allocator]:
+    windows = PageLayout(4, 80, (PageGroup(10, 2), PageGroup(10, 2, 9)))
+    trigger = DefragTrigger(fragmentation=0.3)
+    return [
+        paged(host=host),
+        cow(host=host),
+        cow(host=host, enable_prefix_caching=False, rules=RULES["vllm-0.11"]),
+        cow(host=host, rules=RULES["vllm-0.6"]),
+        cow(host=host, rules=RULES["sglang"]),
+        defrag(host=host),
+        defrag(host=host, grow_by="run"),
+        defrag(host=host, grow_by="run", strict_runs=False),
+        PagedDefragAllocator(LAYOUT, max_pages=19, run_length=4, trigger=trigger, null_page=True, host=host),
+        PagedDefragAllocator(windows, max_pages=40, run_length=4, trigger=trigger, strict_runs=False, host=host),
+        PagedAllocator(windows, max_pages=40, host=host),
+        PagedCowAllocator(windows, max_pages=40, host=host),
+    ]
+
+
+def _fixed() -> list[Allocator]:
+    kinds: list[dict[str, Any]] = [
+        {"reserve": "grow", "grow_tokens": 4},
+        {"reserve": "grow", "grow_tokens": 4, "fit": "best"},
+        {"reserve": "grow", "grow_tokens": 4, "fit": "buddy"},
+        {"reserve": "pow2", "fit": "buddy"},
+        {"reserve": "exact", "fit": "worst"},
+        {"reserve": "grow", "grow_tokens": 4, "page_size": "24B"},
+    ]
+    return [contiguous(160, **kind) for kind in kinds]
+
+
+class Play:
+    """Random use of one allocator under observation."""
+
+    def __init__(self, inner: Allocator, draw: random.Random) -> None:
+        self.allocator = VerifyingAllocator(inner)
+        self.draw = draw
+        self.lengths: dict[int, int] = {}
+        self.live: list[Holding] = []
+        self.away: list[Holding] = []
+        self.requests = 0
+
+    def step(self) -> None:
+        moves = [self.admit, self.admit, self.grow, self.grow, self.grow, self.release, self.fork, self.swap, self.back]
+        self.draw.choice(moves)()
+        self.allocator.maintain(self.requests, self.live)
+
+    def _reached(self, holding: Holding, length: int) -> None:
+        self.lengths[id(holding)] = length
+        assert isinstance(holding.demand, Life)
+        holding.demand.computed_tokens = length
+
+    def admit(self) -> None:
+        self.requests += 1
+        tokens = self.draw.randint(1, 20)
+        prefix = None
+        if self.draw.random() < 0.7:
+            group, length = self.draw.randrange(2), min(12, tokens)
+            prefix = ([group * 100 + end // 4 for end in range(4, length + 1, 4)], list(range(4, length + 1, 4)))
+        demand = Life(self.requests, tokens, output_tokens=30, prefix=prefix)
+        holding = self.allocator.admit(demand, tokens)
+        if holding is not None:
+            self.live.append(holding)
+            self._reached(holding, tokens)
+
+    def grow(self) -> None:
+        if self.live:
+            holding = self.draw.choice(self.live)
+            length = self.lengths[id(holding)] + 1
+            if length <= min(holding.demand.final_tokens, 60) and (
+                length <= holding.capacity_tokens or self.allocator.grow(holding, length)
+            ):
+                self._reached(holding, length)
+
+    def release(self) -> None:
+        if self.live:
+            holding = self.live.pop(self.draw.randrange(len(self.live)))
+            self.allocator.release(holding)
+            del self.lengths[id(holding)]
+
+    def fork(self) -> None:
+        if self.live and self.allocator.can_fork:
+            parent = self.draw.choice(self.live)
+            length = self.lengths[id(parent)]
+            old = parent.demand
+            assert isinstance(old, Life)
+            self.requests += 1
+            demand = Life(old.request_id, old.prompt_tokens, old.output_tokens, self.requests, old.prefix)
+            child = self.allocator.fork(parent, demand, length)
+            self.live.append(child)
+            self._reached(child, length)
+
+    def swap(self) -> None:
+        if self.live and getattr(self.allocator, "host", None) is not None:
+            request_id = self.draw.choice(self.live).demand.request_id
+            leaving = [holding for holding in self.live if holding.demand.request_id == request_id]
+            if self.allocator.swap_out(leaving) is not None:
+                self.live = [holding for holding in self.live if holding not in leaving]
+                self.away += leaving
+
+    def back(self) -> None:
+        if self.away:
+            request_id = self.draw.choice(self.away).demand.request_id
+            group = [holding for holding in self.away if holding.demand.request_id == request_id]
+            wanted = [(holding, self.lengths[id(holding)] + 1) for holding in group]
+            if self.allocator.swap_in(wanted) is not None:
+                self.away = [holding for holding in self.away if holding not in group]
+                self.live += group
+                for holding, length in wanted:
+                    self._reached(holding, length)
+
+
+@pytest.mark.parametrize("which", range(len(_swappable(HostPool(20))) + len(_fixed())))
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_no_sequence_ever_reads_anything_but_its_own_history(which: int, seed: int) -> None:
+    play = Play([*_swappable(HostPool(20)), *_fixed()][which], random.Random(seed))
+    for _ in range(40):
+        play.step()
+    for holding in [*play.live, *play.away]:
+        play.allocator.release(holding)
+    play.allocator.check([])
+    assert play.allocator.allocated_bytes == 0
+
+
+# ---- corruption, seen by reading alone
+
+
+def test_a_move_whose_copy_was_forgotten_is_named_with_request_page_and_position() -> None:
+    allocator = VerifyingAllocator(paged())
+    first, second = started(allocator, 1, 8), started(allocator, 2, 8)
+    assert (first.pages, second.pages) == ([0, 1], [2, 3])
+    second.pages[1] = 9
+    found = allocator.shadow.verify_read(second, 8)
+    assert found is not None
+    assert found.message == "request 2 reads its position 4 at page 9, slot 0 and finds nothing that was ever written"
+    second.pages[1] = 1
+    found = allocator.shadow.verify_read(second, 8)
+    assert found is not None and (found.request_id, found.page) == (2, 1)
+    assert found.message.endswith("finds position 4 of request 1")
+
+
+def test_a_copy_into_a_page_in_use_corrupts_its_owner_and_is_noticed() -> None:
+    allocator = VerifyingAllocator(paged())
+    first, second = started(allocator, 1, 4), started(allocator, 2, 4)
+    allocator.shadow.copy(0, 1, 1)
+    with pytest.raises(
+        VerificationError, match="request 2 reads its position 0 at page 1, slot 0 and finds position 0"
+    ):
+        allocator.check([first, second])
+
+
+def test_copy_on_write_without_the_copy_is_noticed() -> None:
+    allocator = VerifyingAllocator(cow())
+    parent = started(allocator, 1, 6)
+    child = allocator.fork(parent, Life(1, 6, sample=1), 6)
+    allocator.inner.on_copy = None  # the copy happens, nobody sees it: as if it had not happened
+    with pytest.raises(VerificationError, match="request 1 reads its position 4 at page 2"):
+        allocator.grow(child, 7)
+
+
+def test_a_fork_that_writes_in_place_corrupts_its_parent_and_is_noticed() -> None:
+    allocator = VerifyingAllocator(cow())
+    parent = started(allocator, 1, 6)
+    child = allocator.fork(parent, Life(1, 6, sample=1), 6)
+    child.capacity_tokens = 8  # an engine that forgets copy-on-write writes on
+    allocator.shadow.write_up_to(parent, 8)
+    allocator.shadow.write_up_to(child, 8)
+    with pytest.raises(
+        VerificationError, match=r"request 1 reads its position 6 at page 1, slot 2 .*request 1 \(sample 1\)"
+    ):
+        allocator.check([parent, child])
+
+
+def test_a_prefix_hit_on_the_wrong_content_is_noticed_at_admission() -> None:
+    allocator = VerifyingAllocator(cow())
+    first = started(allocator, 1, 9, prefix=([7], [8]))
+    first.demand.computed_tokens = 9
+    allocator.release(first)
+    # the cache believes that the pages of segment 7 hold segment 8
+    keys = allocator.inner.pages  # type: ignore[attr-defined]
+    other = cow()
+    admitted = other.admit(Life(5, 9, prefix=([8], [8])), 9)
+    assert admitted is not None
+    for wrong, right in zip(other.pages._pages, list(keys._pages), strict=True):
+        page = keys._pages.pop(right)
+        keys._pages[wrong] = page
+        keys._keys[page] = wrong
+    with pytest.raises(VerificationError, match=r"request 2 reads its position 0 .*finds position 0 of segment 7"):
+        started(allocator, 2, 9, prefix=([8], [8]))
+
+
+def test_a_range_that_overlaps_another_is_named() -> None:
+    allocator = VerifyingAllocator(contiguous(reserve="exact"), every=10**6)
+    first, second = started(allocator, 1, 8, output_tokens=1), started(allocator, 2, 8, output_tokens=1)
+    second.start = first.start + 4
+    allocator.shadow.write(second, 0, 8)
+    with pytest.raises(
+        VerificationError, match="request 1 reads its position 4 at byte 40 and finds position 0 of request 2"
+    ):
+        allocator.check([first, second])
+
+
+# ---- planted mistakes
+
+
+PAGED_KINDS = [paged, cow, defrag]
+#: with LIFO reuse the next sequence would get the stale pages anyway, so another one comes in between
+EXPECTED: dict[FaultKind, set[str]] = {
+    "missed_end_of_sequence": {"leak", "references"},
+    "forgotten_decrement": {"leak", "references"},
+    "stale_page_table": {"stale_table", "leak", "references", "wrong_read"},
+    "double_release": {"double_release", "release"},
+}
+
+
+@pytest.mark.parametrize("build", PAGED_KINDS)
+@pytest.mark.parametrize("kind", list(EXPECTED))
+def test_a_planted_mistake_is_detected_at_once_and_names_request_and_page(kind: FaultKind, build: Any) -> None:
+    inner = build()
+    injector = FaultInjector(inner, kind, every=2).install()
+    allocator = VerifyingAllocator(inner)
+    holdings = [started(allocator, request_id, 8) for request_id in (1, 2, 3)]
+    allocator.release(holdings[0])
+    with pytest.raises(VerificationError) as caught:
+        _end_one_and_start_three(allocator, holdings[1])
+    assert injector.injected
+    mistake, found = injector.injected[0], caught.value.violations
+    assert {violation.kind for violation in found} <= EXPECTED[kind]
+    assert any(violation.request_id == mistake.request_id for violation in found)
+    assert any(f"page {mistake.page}" in violation.message for violation in found)
+    assert any(f"request {mistake.request_id}" in violation.message for violation in found)
+
+
+def _end_one_and_start_three(allocator: VerifyingAllocator, holding: Holding) -> None:
+    allocator.release(holding)
+    for request_id in (4, 5, 6):
+        started(allocator, request_id, 4)
+
+
+def test_a_leak_goes_on_when_it_shall_be_watched_instead_of_stopped() -> None:
+    inner = paged(max_pages=8)
+    injector = FaultInjector(inner, "missed_end_of_sequence", every=2).install()
+    allocator = VerifyingAllocator(inner, stop=False)
+    served = 0
+    for request_id in range(100):
+        holding = allocator.admit(Life(request_id, 8), 8)
+        if holding is None:
+            break
+        served += 1
+        allocator.release(holding)
+    # four leaks of two pages fill the pool: every second request of eight
+    assert served == 8
+    assert [injected.request_id for injected in injector.injected] == [1, 3, 5, 7]
+    assert {violation.request_id for violation in allocator.violations} == {1, 3, 5, 7}
+    assert {violation.kind for violation in allocator.violations} == {"leak"}
+
+
+def test_a_missed_end_in_a_contiguous_pool_is_named_too() -> None:
+    inner = contiguous(reserve="exact")
+    FaultInjector(inner, "missed_end_of_sequence").install()
+    allocator = VerifyingAllocator(inner)
+    holding = started(allocator, 5, 8, output_tokens=1)
+    with pytest.raises(
+        VerificationError, match="granules 0 to 7 are neither free nor held; request 5 wrote there last"
+    ):
+        allocator.release(holding)
+
+
+def test_releasing_twice_is_named() -> None:
+    allocator = VerifyingAllocator(paged())
+    holding = started(allocator, 5, 8)
+    allocator.release(holding)
+    with pytest.raises(VerificationError, match="request 5 is used or released after its release"):
+        allocator.release(holding)
+
+
+def test_a_mistake_that_needs_pages_is_refused_where_there_are_none() -> None:
+    with pytest.raises(ValueError, match="needs pages"):
+        FaultInjector(contiguous(), "double_release")
+    with pytest.raises(ValueError, match="at least 1"):
+        FaultInjector(paged(), "double_release", every=0)
+
+
+def test_what_is_not_defined_by_the_observer_is_the_inner_allocators() -> None:
+    inner = paged()
+    allocator = VerifyingAllocator(inner)
+    assert isinstance(allocator, Allocator)
+    assert (allocator.kind, allocator.max_pages, allocator.work) == ("paged", 16, inner.work)
+    holding = started(allocator, 1, 8)
+    assert isinstance(holding, PagedHolding)
+    assert allocator.occupancy() == inner.occupancy()
