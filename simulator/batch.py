@@ -92,7 +92,8 @@ class DecodeBatch:
     def schedule_due(self, sequence: Sequence) -> None:
         """Note the step in which ``sequence`` next needs its allocator (after every change of its holding)."""
         assert sequence.holding is not None
-        step = sequence.holding.capacity_tokens + 1 - sequence.offset
+        # A prompt may already be longer than what a window layer needs no call for: then the next step is due.
+        step = max(sequence.holding.capacity_tokens + 1 - sequence.offset, self.step + 1)
         sequence.due_step = step
         if step > sequence.finish_step:
             return

@@ -189,10 +189,12 @@ class Engine:
     # ---- the decode loop
 
     def _decode_loop(self) -> Process:
+        closed = self.requests.closed is not None
         while True:
             now = self.now_ns = self._clock()
             if self._must_stop(now):
                 return
+            ended_before = self.ledger.ended_count
             load = self._schedule(now)
             if load is None:
                 if not self._arrivals_left and not self._next_arrivals:
@@ -203,26 +205,34 @@ class Engine:
                     return
                 yield from self._idle_until_arrival(now)
                 continue
-            until = self._run_steps(load, now)
+            until = self._run_steps(load, now, may_leap=ended_before == self.ledger.ended_count or not closed)
             yield self._sleep(until - now)
             self.now_ns = until
             self.scheduler.finish_step(until)
-            if self.requests.closed is not None:
+            if closed:
                 yield self._sleep(0)  # lets users whose request has just ended send their next one
 
     def _schedule(self, now: int) -> StepLoad | None:
         scheduler, recorder = self.scheduler, self.recorder
+        self._maintain(now)
         load = scheduler.schedule(now)
+        recorder.blocked = scheduler.blocked
         recorder.memory(now)
-        free_bytes = self.allocator.capacity_bytes - self.allocator.allocated_bytes
-        recorder.unavailable.set(free_bytes if scheduler.blocked else 0, now)
         recorder.dead.set(scheduler.dead_tokens * self.allocator.bytes_per_token, now)
         if self._verify:
             self.allocator.check(scheduler.live_holdings())
         return load
 
-    def _run_steps(self, load: StepLoad, now: int) -> int:
-        """Take the scheduled step and, if it only decodes, as many more as nothing can interrupt; the end time."""
+    def _maintain(self, now: int) -> None:
+        """Let the allocator tidy up if it is time; what that costs is charged to the step about to run."""
+        if self._maintenance_due(now):
+            self.allocator.maintain(now, self.scheduler.live_holdings())
+
+    def _run_steps(self, load: StepLoad, now: int, *, may_leap: bool) -> int:
+        """Take the scheduled step and, if it only decodes, as many more as nothing can interrupt; the end time.
+
+        ``may_leap`` is false when a user of a closed loop is about to send a request that nobody knows of yet.
+        """
         until = now + self.cost.step_ns(load)
         tokens = self._live_tokens(load)
         self.recorder.hold(until - now, tokens)
@@ -230,7 +240,7 @@ class Engine:
         self._sample_timeline(until, tokens)
         if load.decode_sequences:
             self.ledger.progress()
-            if self._leaps and self.scheduler.only_decodes(load):
+            if may_leap and self._leaps and self.scheduler.only_decodes(load):
                 until = self._leap(until)
         return until
 
@@ -244,19 +254,19 @@ class Engine:
         stop_ns = self._leap_limit_ns(now)
         last_step = batch.next_finish()
         watch_frees = bool(scheduler.waiting or scheduler.swapped)
-        bytes_before = self.allocator.allocated_bytes
         step = batch.step + 1
-        while step < last_step and now < stop_ns:
+        while step < last_step and now < stop_ns and not self._maintenance_due(now):
             batch.advance(step)
-            if not scheduler.grow_due_without_relief(step + 1):
-                batch.step = step - 1
+            bytes_before = self.allocator.allocated_bytes
+            served = scheduler.grow_due_without_relief(step + 1)
+            if served is None or (watch_frees and self.allocator.allocated_bytes < bytes_before):
+                break
+            if served:
                 recorder.memory(now)
-                return now
             step += 1
             tokens = batch.context_tokens(step)
             duration = cost.decode_ns(size, tokens, batch.pages(step), batch.windowed_tokens(step))
             if work.any():
-                recorder.memory(now)
                 duration += cost.memory_ns(work.copied_bytes, 0, work.search_cycles)
                 work.clear()
             tokens += scheduler.idle_tokens
@@ -264,23 +274,24 @@ class Engine:
             recorder.count_step(sequences=size, outputs=size, prompt_tokens=0, duration_ns=duration)
             now += duration
             self._sample_timeline(now, tokens)
-            if watch_frees and self.allocator.allocated_bytes < bytes_before:
-                break
-            bytes_before = self.allocator.allocated_bytes
         batch.step = step - 1
         return now
 
     def _leap_limit_ns(self, now: int) -> int:
         """A leap takes no step that starts at or after this instant."""
-        limits = [now + (1 << 62)]
+        limits = [1 << 62]
         if self._next_arrivals and self.scheduler.admission_open():
             limits.append(self._next_arrivals[0])
         if self.horizon_ns is not None:
             limits.append(self.horizon_ns)
-        for due in (self.scheduler.deadline_ns(), self.allocator.maintenance_due_ns(now)):
-            if due is not None:
-                limits.append(due)
+        deadline = self.scheduler.deadline_ns()
+        if deadline is not None:
+            limits.append(deadline)
         return min(limits)
+
+    def _maintenance_due(self, now: int) -> bool:
+        due = self.allocator.maintenance_due_ns(now)
+        return due is not None and due <= now
 
     def _live_tokens(self, load: StepLoad) -> int:
         scheduler = self.scheduler

@@ -50,7 +50,10 @@ class Integral:
 
 @dataclass(slots=True)
 class Recorder:
-    """Everything about a run that is not about one request. ``hold`` after each step, ``memory`` after each change."""
+    """Everything about a run that is not about one request. ``hold`` after each step, ``memory`` after each change.
+
+    While ``blocked`` somebody waits for memory, and what is free is of no use to them (the `external` waste).
+    """
 
     allocator: Allocator
     allocated: Integral = field(default_factory=Integral)
@@ -58,6 +61,7 @@ class Recorder:
     unavailable: Integral = field(default_factory=Integral)
     dead: Integral = field(default_factory=Integral)
     entries: Integral = field(default_factory=Integral)
+    blocked: bool = False
     used_byte_ns: int = 0
     peak_used_bytes: int = 0
     steps: int = 0
@@ -76,6 +80,8 @@ class Recorder:
         allocator = self.allocator
         self.allocated.set(allocator.allocated_bytes, now)
         self.tail.set(allocator.tail_bytes, now)
+        free_bytes = allocator.capacity_bytes - allocator.allocated_bytes
+        self.unavailable.set(free_bytes if self.blocked else 0, now)
         if allocator.can_fork:
             self.entries.set(allocator.table_entries, now)
         if allocator.allocated_bytes > self._peak_since_row:

@@ -147,15 +147,18 @@ class Scheduler:
             if sequence.state is State.DECODE:
                 self._grow_decoder(sequence, now)
 
-    def grow_due_without_relief(self, step: int) -> bool:
-        """As ``grow_due``, for a leap: on the first failure nothing more is tried and ``False`` is returned."""
+    def grow_due_without_relief(self, step: int) -> int | None:
+        """As ``grow_due``, for a leap: how many sequences were served; ``None`` on the first failure, after which nothing
+        more is tried."""
         due = self.batch.take_due(step)
         for index, sequence in enumerate(due):
-            if not self.allocator.grow(self.holding(sequence), self._with_lookahead(sequence.offset + step)):
+            length = sequence.offset + step
+            wanted = self._with_lookahead(length)
+            if not self.allocator.grow(self.holding(sequence), wanted, wanted - length + 1):
                 self.batch.put_back_due(step, due[index:])
-                return False
+                return None
             self.batch.refresh(sequence)
-        return True
+        return len(due)
 
     def _grow_decoder(self, sequence: Sequence, now: int) -> bool:
         if not self._make_room(sequence, self.batch.length(sequence) + 1, 1, now):
@@ -186,6 +189,7 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, tokens: int, new_tokens: int, now: int) -> bool:
         holding = self.holding(sequence)
         wanted = self._with_lookahead(tokens)
+        new_tokens += wanted - tokens
         if self.allocator.grow(holding, wanted, new_tokens):
             return True
         self.pressure.note(sequence, now)

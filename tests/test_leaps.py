@@ -1,0 +1,77 @@
+"""Leaping over decode steps changes nothing: facts, page ids and integrals equal those of the step-by-step engine."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from simulator.sequence import Outcome
+from engine_worlds import World, worlds
+
+
+def digest(world: World, *, leap: bool) -> dict[str, Any]:
+    """Everything that a run leaves behind."""
+    run, engine = world.run(leap=leap)
+    ledger, recorder, allocator = run.ledger, run.recorder, engine.allocator
+    facts = {
+        name: getattr(ledger, name)
+        for name in (
+            "outcome arrived_ns started_ns first_token_ns finished_ns preemptions hit_tokens output_tokens cause events "
+            "oom_events preemption_count recomputed_tokens swapped_bytes swap_refusals stalls padding_tokens"
+        ).split()
+    }
+    memory = {
+        name: getattr(recorder, name)
+        for name in (
+            "used_byte_ns peak_used_bytes steps sequence_steps peak_sequences busy_ns output_tokens prompt_tokens rows"
+        ).split()
+    }
+    integrals = {
+        name: (value.total, value.peak)
+        for name in ("allocated", "tail", "unavailable", "dead", "entries")
+        for value in [getattr(recorder, name)]
+    }
+    return {
+        **facts,
+        **memory,
+        **integrals,
+        "ended": (run.ended_because, run.ended_ns, run.detail),
+        "totals": allocator.totals,
+        "next_pages": allocator.pool.free_ids()[:50] if hasattr(allocator, "pool") else None,
+    }
+
+
+def assert_same(world: World) -> None:
+    leaping, stepping = digest(world, leap=True), digest(world, leap=False)
+    for name, value in stepping.items():
+        assert leaping[name] == value, name
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(world=worlds())
+def test_a_leaping_run_equals_a_stepping_run_byte_for_byte(world: World) -> None:
+    assert_same(world)
+
+
+@pytest.mark.long
+@settings(max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(world=worlds())
+def test_a_leaping_run_equals_a_stepping_run_over_many_worlds(world: World) -> None:
+    assert_same(world)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(world=worlds())
+def test_every_run_ends_with_every_request_accounted_for(world: World) -> None:
+    run, engine = world.run()
+    ledger = run.ledger
+    counts = {outcome: ledger.outcome.count(outcome) for outcome in Outcome}
+    assert sum(counts.values()) == len(world.requests)
+    if run.ended_because == "completed":
+        assert counts[Outcome.unfinished] == 0
+        assert engine.allocator.allocated_bytes == 0
+    for i in range(len(world.requests)):
+        if ledger.outcome[i] == Outcome.completed:
+            wanted = min(int(world.requests.output_tokens[i]), world.max_model_len - int(world.requests.prompt_tokens[i]))
+            assert ledger.output_tokens[i] == max(1, wanted)
+            assert ledger.arrived_ns[i] <= ledger.started_ns[i] <= ledger.first_token_ns[i] <= ledger.finished_ns[i]
