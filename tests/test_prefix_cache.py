@@ -1,0 +1,211 @@
+"""Page keys, the queue of released pages, and hits of a recorded trace against naive counts."""
+
+import gzip
+import json
+from collections.abc import Sequence as AnySequence
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from cow_world import Sequence
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.allocators.page_keys import key_ranges
+from simulator.allocators.paged import plain_layout
+from simulator.allocators.paged_cow import PagedCowAllocator
+from simulator.allocators.prefix_cache import SharedPages
+
+TRACE = Path(__file__).parents[1] / "simulator/presets/traces/mooncake_fast25_conversation.jsonl.gz"
+
+
+def keys(sequence: Sequence, first: int, last: int, page_tokens: int) -> list[int]:
+    return list(chain.from_iterable(key_ranges(sequence, first, last, page_tokens)))
+
+
+def demand(request_id: int, prompt: int, segments: AnySequence[tuple[int, int]] = (), *, sample: int = 0) -> Sequence:
+    prefix = ([i for i, _ in segments], [end for _, end in segments]) if segments else None
+    return Sequence(request_id, prompt, 50, sample=sample, prefix=prefix)
+
+
+# ---- keys
+
+
+def test_pages_inside_the_same_segments_have_the_same_keys() -> None:
+    first, second = demand(0, 100, [(7, 10), (9, 33)]), demand(1, 50, [(7, 10), (9, 33)])
+    assert keys(first, 0, 8, 4) == keys(second, 0, 8, 4)
+
+
+def test_a_page_that_reaches_past_the_shared_part_is_private_to_the_request() -> None:
+    first, second = demand(0, 100, [(7, 10)]), demand(1, 100, [(7, 10)])
+    assert keys(first, 0, 2, 4) == keys(second, 0, 2, 4)
+    assert not set(keys(first, 2, 30, 4)) & set(keys(second, 2, 30, 4))
+
+
+def test_samples_share_the_pages_of_the_prompt_and_nothing_they_generate() -> None:
+    first, second = demand(0, 10), demand(0, 10, sample=1)
+    assert keys(first, 0, 2, 4) == keys(second, 0, 2, 4)
+    assert not set(keys(first, 2, 9, 4)) & set(keys(second, 2, 9, 4))
+
+
+def test_a_segment_that_ends_past_the_prompt_covers_no_generated_token() -> None:
+    first, second = demand(0, 10, [(7, 16)]), demand(1, 10, [(7, 16)])
+    assert keys(first, 0, 2, 4) == keys(second, 0, 2, 4)
+    assert not set(keys(first, 2, 4, 4)) & set(keys(second, 2, 4, 4))
+
+
+@given(
+    ends=st.lists(st.integers(1, 60), min_size=1, max_size=6, unique=True).map(sorted),
+    prompt=st.integers(1, 60),
+    page_tokens=st.integers(1, 9),
+    data=st.data(),
+)
+def test_keys_name_what_the_token_by_token_definition_names(
+    ends: list[int], prompt: int, page_tokens: int, data: st.DataObject
+) -> None:
+    """The segment of a page is that of its last token; asking for part of the keys gives that part."""
+    sequence = demand(3, prompt, [(100 + end, end) for end in ends], sample=2)
+    names: dict[int, object] = {}
+    for page in range(80 // page_tokens):
+        end = (page + 1) * page_tokens
+        inside = [e for e in ends if e >= end]
+        name = ("segment", inside[0]) if inside and end <= prompt else ("prompt" if end <= prompt else "output")
+        (key,) = keys(sequence, page, page + 1, page_tokens)
+        names.setdefault(key, (name, page))
+        assert names[key] == (name, page)
+    first = data.draw(st.integers(0, 80 // page_tokens))
+    last = data.draw(st.integers(first, 80 // page_tokens))
+    assert keys(sequence, first, last, page_tokens) == keys(sequence, 0, 80 // page_tokens, page_tokens)[first:last]
+
+
+@given(ids=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=2, max_size=40, unique=True))
+def test_different_contents_never_have_the_same_key(ids: list[int]) -> None:
+    named = [keys(demand(0, 40, [(i, 40)]), 0, 10, 4) for i in ids]
+    named += [
+        keys(demand(request, 40, sample=sample), 0, 20, 4)[sample * 10 :] for request in (0, 9) for sample in (0, 1)
+    ]
+    flat = list(chain.from_iterable(named))
+    # sample 0 repeats nothing: its list holds 20 keys, that of sample 1 only the generated half
+    assert len(set(flat)) == len(flat)
+
+
+# ---- the queue
+
+
+def test_an_owned_page_cannot_be_dropped_more_often_than_it_was_taken() -> None:
+    pages = SharedPages(4, "lifo")
+    taken = pages.take(1)
+    pages.drop(taken, request_id=17)
+    with pytest.raises(AssertionError, match="request 17 releases page 0, which nobody holds"):
+        pages.drop(taken, request_id=17)
+
+
+def test_cached_pages_are_taken_only_after_all_others_and_the_longest_released_goes_first() -> None:
+    pages = SharedPages(4, "lifo")
+    taken = pages.take(3)
+    for page in (0, 1):
+        pages.name(page, 100 + page)
+    pages.drop([1], 0)
+    pages.drop([0], 0)
+    pages.drop([2], 0)
+    assert (len(pages), pages.cached_pages) == (4, 2)
+    assert pages.free_ids() == [2, 3, 1, 0]
+    assert taken == [0, 1, 2]
+    assert pages.take(3) == [2, 3, 1]
+    assert (pages.find(100), pages.find(101), pages.evictions) == (0, None, 1)
+    pages.check()
+
+
+def test_a_cached_page_taken_back_leaves_the_queue_from_the_middle() -> None:
+    pages = SharedPages(3, "fifo")
+    for page in pages.take(3):
+        pages.name(page, page)
+    pages.drop([0, 1, 2], 0)
+    assert pages.share([1]) == 1
+    assert pages.free_ids() == [0, 2]
+    pages.drop([1], 0)
+    assert pages.free_ids() == [0, 2, 1]
+
+
+def test_when_the_first_of_equal_pages_is_evicted_the_next_one_is_found() -> None:
+    pages = SharedPages(2, "lifo")
+    for page in pages.take(2):
+        pages.name(page, 5)
+    assert pages.find(5) == 0
+    pages.drop([0], 0)
+    pages.take(1)
+    assert pages.find(5) == 1
+    pages.check()
+
+
+# ---- a recorded trace
+
+
+def trace(limit: int | None = None) -> list[Sequence]:
+    with gzip.open(TRACE, "rt") as lines:
+        rows = [json.loads(line) for line, _ in zip(lines, range(limit or 1 << 30), strict=False)]
+    found = []
+    for number, row in enumerate(rows):
+        ids, length = row["hash_ids"], row["input_length"]
+        ends = [min((index + 1) * 512, length) for index in range(len(ids))]
+        found.append(Sequence(number, length, row["output_length"], prefix=(ids, ends), computed_tokens=length))
+    return found
+
+
+def replay(allocator: PagedCowAllocator, requests: list[Sequence]) -> list[int]:
+    """Hits, in pages, when each request is admitted whole and released at once."""
+    hits = []
+    for request in requests:
+        holding = allocator.admit(request, request.prompt_tokens)
+        assert holding is not None
+        hits.append(holding.hit_tokens // allocator.tile_tokens)
+        allocator.release(holding)
+    return hits
+
+
+def test_without_limit_the_mooncake_trace_hits_every_leading_block_seen_before() -> None:
+    requests = trace()
+    allocator = PagedCowAllocator(plain_layout(page_tokens=512, bytes_per_token=1), max_pages=1 << 40)
+    seen: set[int] = set()
+    expected = []
+    for request in requests:
+        assert request.prefix is not None
+        full = request.prefix[0][: request.prompt_tokens // 512]
+        new = next((row for row, block in enumerate(full) if block not in seen), len(full))
+        expected.append(min(new, (request.prompt_tokens - 1) // 512))
+        seen.update(full)
+    assert replay(allocator, requests) == expected
+    assert allocator.totals.prefix_query_tokens == sum(request.prompt_tokens for request in requests)
+    assert allocator.totals.prefix_hit_tokens == 512 * sum(expected)
+
+
+@pytest.mark.parametrize(("page_tokens", "max_pages"), [(512, 300), (512, 1000), (128, 1500)])
+def test_with_a_small_pool_the_trace_hits_as_in_a_list_of_released_pages(page_tokens: int, max_pages: int) -> None:
+    """Naive model: one list, the longest released first; a chain is released from its end."""
+    requests = trace(250)
+    released: list[tuple[int, int]] = []
+    expected = []
+    for request in requests:
+        names = full_pages(request, page_tokens)
+        resident = set(released)
+        hits = next((page for page, name in enumerate(names) if name not in resident), len(names))
+        hits = min(hits, (request.prompt_tokens - 1) // page_tokens)
+        expected.append(hits)
+        used = set(names)
+        kept = [name for name in released if name not in used]
+        surplus = len(kept) + -(-request.prompt_tokens // page_tokens) - max_pages
+        released = kept[max(0, surplus) :] + names[::-1]
+    allocator = PagedCowAllocator(plain_layout(page_tokens=page_tokens, bytes_per_token=1), max_pages=max_pages)
+    assert replay(allocator, requests) == expected
+    assert sum(expected) > 100
+    assert allocator.totals.evictions > 1000
+
+
+def full_pages(request: Sequence, page_tokens: int) -> list[tuple[int, int]]:
+    """``(segment, page)`` of each full page of the prompt."""
+    assert request.prefix is not None
+    ids, ends = request.prefix
+    return [
+        (next(i for i, end in zip(ids, ends, strict=True) if end >= (page + 1) * page_tokens), page)
+        for page in range(request.prompt_tokens // page_tokens)
+    ]
