@@ -19,6 +19,7 @@ Layout = Literal["token_major", "head_major"]
 Overflow = Literal["split", "reload"]
 
 TABLE_ENTRY_BYTES = 4
+QUERY_BYTES = 2
 PAGE_ALIGN_BYTES = 128
 
 
@@ -104,7 +105,7 @@ def plan_tiles(device: Device, shape: AttentionShape, options: KernelOptions, pa
     tile_bytes = (
         page_bytes if joined else round(page_tokens * max(shape.head_dim, shape.v_head_dim) * shape.dtype_bytes)
     )
-    buffer_bytes = device.lds_bytes if whole else device.tile_bytes
+    buffer_bytes = _buffer_bytes(device, shape, options)
     fit = buffer_bytes // tile_bytes
     passes = 1 if fit else ceil_div(tile_bytes, buffer_bytes)
     group = max(1.0, min(options.run_pages, fit // 2))
@@ -125,6 +126,19 @@ def plan_tiles(device: Device, shape: AttentionShape, options: KernelOptions, pa
         touches=_touches(shape, options),
         aligned=page_bytes % PAGE_ALIGN_BYTES == 0,
     )
+
+
+def _buffer_bytes(device: Device, shape: AttentionShape, options: KernelOptions) -> int:
+    """On-chip bytes that tiles may take.
+
+    Kernels for K and V heads leave ``device.tile_bytes`` to them. A latent kernel keeps its query rows resident
+    (128 heads of 576 are 144 KiB) and gives the rest of the buffer to the one tile that serves as K and as V.
+    """
+    if options.tile == "whole_page":
+        return device.lds_bytes
+    if shape.latent:
+        return max(device.tile_bytes, device.lds_bytes - shape.query_heads * shape.head_dim * QUERY_BYTES)
+    return device.tile_bytes
 
 
 def _touches(shape: AttentionShape, options: KernelOptions) -> float:

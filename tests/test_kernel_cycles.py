@@ -1,0 +1,193 @@
+"""The closed form against the event-by-event launch, and the launch against hand counts."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.device import Device, DeviceConfig, load_device
+from simulator.kernel import PagedKernel
+from simulator.kernel_cycles import Launch, simulate_launch
+from simulator.kernel_share import mean_share
+from simulator.tiles import AttentionShape, KernelOptions
+from simulator.units import ceil_div
+
+DEVICES = {name: load_device(DeviceConfig(preset=name)) for name in ("910B1", "910B2", "910B3", "910B4", "910C")}
+B2 = DEVICES["910B2"]
+GQA = AttentionShape(kv_heads=8, query_heads=32, head_dim=128, v_head_dim=128)
+
+
+def scattered(contexts: list[int], page: int) -> list[list[int]]:
+    """Page tables without any two adjacent pages."""
+    tables, page_id = [], 0
+    for context in contexts:
+        count = ceil_div(context, page)
+        tables.append(list(range(page_id, page_id + 2 * count, 2)))
+        page_id += 2 * count
+    return tables
+
+
+def play(kernel: PagedKernel, contexts: list[int]) -> Launch:
+    return simulate_launch(kernel, contexts, scattered(contexts, kernel.plan.page_tokens))
+
+
+def random_launch(rng: np.random.Generator, *, mixed: bool, most_pages: int) -> tuple[PagedKernel, list[int]]:
+    def log_uniform(high: int) -> int:
+        return int(math.exp(rng.uniform(0, math.log(high))))
+
+    while True:
+        page = int(rng.choice([8, 16, 32, 64, 128, 256, 512, 1024]))
+        heads, group = int(rng.choice([1, 2, 4, 8, 16, 32])), int(rng.choice([1, 2, 4, 7, 8, 16]))
+        dim = int(rng.choice([64, 96, 128, 192, 256]))
+        batch, context = log_uniform(256), log_uniform(131072)
+        contexts = [log_uniform(131072) if mixed else context for _ in range(batch)]
+        if sum(ceil_div(context, page) for context in contexts) * heads <= most_pages:
+            break
+    shape = AttentionShape(kv_heads=heads, query_heads=heads * group, head_dim=dim, v_head_dim=dim)
+    options = KernelOptions(
+        table=str(rng.choice(["hbm", "dcache", "l1"])),  # type: ignore[arg-type]
+        prefetch=str(rng.choice(["none", "next", "all"])),  # type: ignore[arg-type]
+        layout=str(rng.choice(["token_major", "head_major"])),  # type: ignore[arg-type]
+    )
+    card = DEVICES[str(rng.choice(list(DEVICES)))]
+    return PagedKernel(card, shape, page_tokens=page, options=options), contexts
+
+
+def errors(seed: int, count: int, *, mixed: bool, exact: bool, most_pages: int = 1000) -> np.ndarray:
+    """Relative errors of the closed form for whole launches, launch floor included."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        kernel, contexts = random_launch(rng, mixed=mixed, most_pages=most_pages)
+        page = kernel.plan.page_tokens
+        pages = sum(ceil_div(context, page) for context in contexts)
+        closed = kernel.seconds_of(contexts) if exact else kernel.seconds(len(contexts), sum(contexts), pages)
+        launch_s = kernel.device.launch_s
+        found.append((launch_s + closed) / (launch_s + play(kernel, contexts).seconds) - 1)
+    return np.abs(found)
+
+
+def test_exact_shares_match_the_played_launch_within_two_percent() -> None:
+    found = errors(7, 40, mixed=True, exact=True)
+    assert np.quantile(found, 0.95) <= 0.02
+    assert found.max() <= 0.06
+
+
+def test_sums_over_equal_contexts_match_the_played_launch_within_two_percent() -> None:
+    found = errors(8, 40, mixed=False, exact=False)
+    assert np.quantile(found, 0.95) <= 0.02
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_two_percent_holds_over_a_large_sweep(seed: int) -> None:
+    exact = errors(100 + seed, 250, mixed=True, exact=True, most_pages=8000)
+    sums = errors(200 + seed, 250, mixed=False, exact=False, most_pages=8000)
+    assert np.quantile(exact, 0.98) <= 0.02
+    assert np.quantile(sums, 0.97) <= 0.02
+    assert exact.max() <= 0.08
+
+
+def test_one_page_takes_the_seconds_of_a_hand_calculation() -> None:
+    shape = AttentionShape(kv_heads=1, query_heads=1, head_dim=128, v_head_dim=128)
+    launch = play(PagedKernel(B2, shape, page_tokens=128), [128])
+    cycle = 1 / 1.8e9
+    latency = 300 * cycle / 2
+    port = 166.4 * 1.8e9
+    tile = latency + 128 * 128 * 2 / port
+    look_up_and_issue = 11e-9 + 300 * cycle + 11e-9  # query, then page id, then the K tile
+    work = 128 // 16 * max(2 * 16 * 16 * 256 / (354e12 / 24), 256 * 16 * 2 / (128 * 1.8e9)) / 2
+    assert launch.seconds == pytest.approx(look_up_and_issue + 2 * tile + work, rel=1e-9)
+
+
+def test_traffic_of_a_played_launch_is_what_the_pages_hold() -> None:
+    contexts = [1000, 17, 4096]
+    launch = play(PagedKernel(B2, GQA, page_tokens=128), contexts)
+    assert launch.traffic.kv_bytes == sum(contexts) * 2 * 8 * 128 * 2
+    assert launch.traffic.lookups == (8 + 1 + 32) * 8 * 2
+    assert launch.traffic.exchange_bytes == sum(contexts) * 32 * 12
+
+
+def test_adjacent_pages_merge_into_fewer_transfers_and_less_time() -> None:
+    kernel = PagedKernel(B2, GQA, page_tokens=16)
+    contexts = [2048] * 6
+    apart = play(kernel, contexts)
+    adjacent = [list(range(128 * i, 128 * (i + 1))) for i in range(6)]
+    merged = simulate_launch(kernel, contexts, adjacent)
+    assert merged.traffic.kv_bytes == apart.traffic.kv_bytes
+    assert merged.mean_run_pages > 10
+    assert merged.traffic.dma_transfers < apart.traffic.dma_transfers / 10
+    assert merged.seconds < apart.seconds
+    closed = PagedKernel(B2, GQA, page_tokens=16, options=KernelOptions(run_pages=merged.mean_run_pages))
+    assert closed.seconds(6, 6 * 2048, 6 * 128) == pytest.approx(merged.seconds, rel=0.05)
+
+
+def test_table_modes_trade_bytes_for_waiting() -> None:
+    def launch(mode: str) -> Launch:
+        return play(PagedKernel(B2, GQA, page_tokens=16, options=KernelOptions(table=mode)), [4096] * 3)  # type: ignore[arg-type]
+
+    hbm, cached, copied = launch("hbm"), launch("dcache"), launch("l1")
+    assert hbm.traffic.table_bytes > 20 * cached.traffic.table_bytes > copied.traffic.table_bytes
+    assert hbm.stalls.lookup_s > 10 * cached.stalls.lookup_s > copied.stalls.lookup_s
+    assert hbm.seconds > cached.seconds
+
+
+def test_a_table_that_is_too_short_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ValueError, match="1000 tokens need 8 pages of 128, the table has 7"):
+        simulate_launch(PagedKernel(B2, GQA, page_tokens=128), [1000], [[0, 1, 2, 3, 4, 5, 6]])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(sorted(DEVICES)),
+    page=st.sampled_from([8, 16, 32, 64, 128, 256, 512]),
+    heads=st.sampled_from([1, 2, 5, 8, 32]),
+    group=st.integers(1, 16),
+    dim=st.sampled_from([64, 80, 128, 256]),
+    table=st.sampled_from(["hbm", "dcache", "l1"]),
+    prefetch=st.sampled_from(["none", "next", "all"]),
+    contexts=st.lists(st.integers(1, 140_000), min_size=1, max_size=40),
+)
+def test_array_and_unrolled_forms_equal_the_closed_form_bit_for_bit(
+    name: str, page: int, heads: int, group: int, dim: int, table: str, prefetch: str, contexts: list[int]
+) -> None:
+    shape = AttentionShape(kv_heads=heads, query_heads=heads * group, head_dim=dim, v_head_dim=dim)
+    options = KernelOptions(table=table, prefetch=prefetch)  # type: ignore[arg-type]
+    kernel = PagedKernel(DEVICES[name], shape, page_tokens=page, options=options)
+    count = len(contexts)
+    grown = [[context + 7 * step for context in contexts] for step in range(5)]
+    tokens = np.array([sum(lengths) for lengths in grown])
+    pages = np.array([sum(ceil_div(length, page) for length in lengths) for lengths in grown])
+    plain = [
+        kernel.form.timing(mean_share(kernel.plan, kernel.device.cores, (count, int(t), int(p)))).total_s
+        for t, p in zip(tokens, pages, strict=True)
+    ]
+    assert [kernel.seconds(count, int(t), int(p)) for t, p in zip(tokens, pages, strict=True)] == plain
+    assert kernel.seconds_array(count, tokens, pages).tolist() == plain
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    page=st.sampled_from([16, 64, 128]),
+    contexts=st.lists(st.integers(1, 20_000), min_size=1, max_size=60),
+    more=st.integers(1, 5000),
+)
+def test_more_context_never_takes_less_time_by_more_than_rounding(page: int, contexts: list[int], more: int) -> None:
+    kernel = PagedKernel(B2, GQA, page_tokens=page)
+    longer = [context + more for context in contexts]
+    assert kernel.seconds_of(longer) >= kernel.seconds_of(contexts) * 0.98
+
+
+def test_a_faster_memory_and_a_smaller_latency_never_slow_a_launch() -> None:
+    base = PagedKernel(B2, GQA, page_tokens=64).seconds(16, 16 * 3000, 16 * 47)
+    for change in (
+        {"hbm_sustained_bandwidth": 2e12},
+        {"hbm_latency_cycles": 150.0},
+        {"dma_startup_s": 0.0},
+        {"cube_flops": 1e15},
+    ):
+        faster: Device = replace(B2, **change)  # type: ignore[arg-type]
+        assert PagedKernel(faster, GQA, page_tokens=64).seconds(16, 16 * 3000, 16 * 47) <= base
