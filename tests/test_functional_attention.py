@@ -123,7 +123,9 @@ class World:
     def check(self) -> None:
         for story in self.live:
             length = len(story.past)
-            first = max(0, length - self.window_tokens) if self.window_tokens else 0
+            # what the next token sees of the past: a window counts that token too, and a growth that was refused has
+            # given back what lies before
+            first = max(0, length + 1 - self.window_tokens) if self.window_tokens else 0
             query = self.numbers.normal(size=HEAD_DIM) * 3
             past = np.array(story.past[first:])
             dense = dense_attention(query, past[:, 0], past[:, 1])

@@ -54,12 +54,15 @@ class VerifyingAllocator:
         holding = self.inner.admit(demand, tokens, **options)
         if holding is not None:
             self._begin(holding)
+            self.shadow.write_up_to(holding, tokens)
         self._done(*([holding] if holding is not None else []))
         return holding
 
     def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
         self._expect_live(holding)
         grown = self.inner.grow(holding, tokens, new_tokens)
+        if grown:
+            self.shadow.write_up_to(holding, tokens)
         self._done(holding)
         return grown
 
