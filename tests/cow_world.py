@@ -131,7 +131,8 @@ class World:
         # the engine calls for every prompt chunk, and for a generated token only when there is no room for it
         if length > holding.capacity_tokens or sequence.computed_tokens < sequence.target_tokens:
             before = self.distinct_pages()
-            needed, free = self._pages_to_reach(sequence, length), self.usable_pages - len(before)
+            free = self.usable_pages - len(before)
+            needed = self._pages_to_reach(sequence, length) if self.exact else 0
             grown = self.allocator.grow(holding, length, new_tokens)
             if self.exact:
                 assert grown == (needed <= free), f"{needed} pages needed, {free} free"

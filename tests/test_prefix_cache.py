@@ -103,8 +103,7 @@ def test_an_owned_page_cannot_be_dropped_more_often_than_it_was_taken() -> None:
 def test_cached_pages_are_taken_only_after_all_others_and_the_longest_released_goes_first() -> None:
     pages = SharedPages(4, "lifo")
     taken = pages.take(3)
-    for page in (0, 1):
-        pages.name(page, 100 + page)
+    pages.name([0, 1], [100, 101])
     pages.drop([1], 0)
     pages.drop([0], 0)
     pages.drop([2], 0)
@@ -118,8 +117,7 @@ def test_cached_pages_are_taken_only_after_all_others_and_the_longest_released_g
 
 def test_a_cached_page_taken_back_leaves_the_queue_from_the_middle() -> None:
     pages = SharedPages(3, "fifo")
-    for page in pages.take(3):
-        pages.name(page, page)
+    pages.name(pages.take(3), [0, 1, 2])
     pages.drop([0, 1, 2], 0)
     assert pages.share([1]) == 1
     assert pages.free_ids() == [0, 2]
@@ -129,8 +127,7 @@ def test_a_cached_page_taken_back_leaves_the_queue_from_the_middle() -> None:
 
 def test_when_the_first_of_equal_pages_is_evicted_the_next_one_is_found() -> None:
     pages = SharedPages(2, "lifo")
-    for page in pages.take(2):
-        pages.name(page, 5)
+    pages.name(pages.take(2), [5, 5])
     assert pages.find(5) == 0
     pages.drop([0], 0)
     pages.take(1)

@@ -47,6 +47,7 @@ class PagedCowAllocator(SharedTables):
         super().__init__(layout, max_pages=max_pages, rules=rules, chunk_tokens=chunk_tokens, host=host)
         self.rules = rules
         self.enable_prefix_caching = enable_prefix_caching
+        self._names_one_by_one = rules.deduplicate or rules.computed_next_step
         self._uncomputed: set[int] = set()
         self._seen_requests = bytearray()
 
@@ -57,6 +58,10 @@ class PagedCowAllocator(SharedTables):
 
     def check(self, holdings: Iterable[Holding]) -> None:
         check_sharing(self, [holding for holding in holdings if isinstance(holding, CowHolding)])
+
+    def sure_to_grow(self, sequences: int, tokens: int) -> bool:
+        # A single token needs a new row or a copy of the last one, never both.
+        return super().sure_to_grow(sequences, tokens if tokens == 1 else tokens + self.layout.page_tokens)
 
     # ---- acting
 
@@ -132,7 +137,11 @@ class PagedCowAllocator(SharedTables):
             return
         holding.registered = rows
         ranges = key_ranges(cast(SharedDemand, holding.demand), first, rows, self.layout.page_tokens)
-        for row, key in enumerate(chain.from_iterable(ranges), start=first):
+        keys = chain.from_iterable(ranges)
+        if self._row_pages == 1 and not self._windowed and not self._names_one_by_one:
+            self.pages.name(holding.pages[first:rows], keys)
+            return
+        for row, key in enumerate(keys, start=first):
             self._name_row(holding, row, key * self._row_pages)
 
     def release(self, holding: Holding) -> None:
@@ -207,9 +216,11 @@ class PagedCowAllocator(SharedTables):
     def _name(self, holding: CowHolding, index: int, entry: int, key: int) -> None:
         """Record what a page holds; if equal pages are merged, one that holds the same already takes its place."""
         page = holding.tables[index][entry]
-        twin = self.pages.find(key) if self.rules.deduplicate else None
+        # a page with other readers stays: taking up a cached twin would then cost a page that nobody has asked for
+        alone = self.pages.references[page] == 1
+        twin = self.pages.find(key) if self.rules.deduplicate and alone else None
         if twin is None:
-            self.pages.name(page, key)
+            self.pages.name([page], [key])
             if self.rules.computed_next_step:
                 self._uncomputed.add(page)
         else:

@@ -50,11 +50,7 @@ class SharedPages(PagePool):
         assert 0 <= count <= len(self), f"{count} pages asked, {len(self)} available"
         taken = super().take(min(count, super().__len__()))
         self._know(taken)
-        for _ in range(count - len(taken)):
-            page = self._released.popitem(last=False)[0]
-            if self._keys[page] is not None:
-                self._forget(page)
-            taken.append(page)
+        taken += self._reclaim(count - len(taken))
         references = self.references
         for page in taken:
             references[page] = 1
@@ -122,13 +118,15 @@ class SharedPages(PagePool):
             found.append(page)
         return found
 
-    def name(self, page: int, key: int) -> None:
-        """Record that ``page`` holds the content ``key``; a page found earlier for it stays the one that is found."""
-        assert self.references[page] > 0, f"page {page} is not held by anybody"
-        assert self._keys[page] is None, f"page {page} already has a content"
-        self._keys[page] = key
-        if self._pages.setdefault(key, page) != page:
-            self._twins.setdefault(key, []).append(page)
+    def name(self, pages: Iterable[int], keys: Iterable[int]) -> None:
+        """Record the content of each page, unless it is known. A page found earlier for a key stays the one found."""
+        known, found = self._keys, self._pages
+        for page, key in zip(pages, keys, strict=True):
+            if known[page] is None:
+                assert self.references[page] > 0, f"page {page} is not held by anybody"
+                known[page] = key
+                if found.setdefault(key, page) != page:
+                    self._twins.setdefault(key, []).append(page)
 
     # ---- looking
 
@@ -168,17 +166,28 @@ class SharedPages(PagePool):
             self.references.extend([0] * missing)
             self._keys.extend([None] * missing)
 
-    def _forget(self, page: int) -> None:
-        """Give up the content of a cached page."""
-        key = self._keys[page]
-        assert key is not None
-        self._keys[page] = None
-        self.cached_pages -= 1
-        self.evictions += 1
-        twins = self._twins.get(key)
-        if twins is None:
-            del self._pages[key]
-            return
+    def _reclaim(self, count: int) -> list[int]:
+        """The ``count`` pages released longest ago; what they held is forgotten."""
+        released, keys, pages, twins = self._released, self._keys, self._pages, self._twins
+        taken = []
+        for _ in range(count):
+            page = released.popitem(last=False)[0]
+            taken.append(page)
+            key = keys[page]
+            if key is None:
+                continue
+            keys[page] = None
+            self.cached_pages -= 1
+            self.evictions += 1
+            if key in twins:
+                self._forget_twin(page, key)
+            else:
+                del pages[key]
+        return taken
+
+    def _forget_twin(self, page: int, key: int) -> None:
+        """Another page than ``page`` still holds the content ``key``."""
+        twins = self._twins[key]
         if self._pages[key] == page:
             self._pages[key] = twins.pop(0)
         else:
