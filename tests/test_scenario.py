@@ -226,7 +226,9 @@ def test_parts_that_contradict_each_other_are_refused(old: str, new: str, key: s
 
 
 def test_unlimited_pages_are_allowed_in_replay() -> None:
-    text = changed("page_size: 128", "max_pages: unlimited").replace("on_oom: fail", "scheduler: replay")
+    text = changed("page_size: 128", "max_pages: unlimited").replace(
+        "on_oom: fail", "on_oom: fail\n  scheduler: replay\n  step_time: 10ms"
+    )
     assert parse(text).allocators[1].max_pages == "unlimited"
 
 
