@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from simulator.allocators.compaction import compaction_break_even
 from simulator.allocators.paged import PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_defrag import PagedDefragAllocator
-from simulator.allocators.run_tables import RunHolding
+from simulator.allocators.run_tables import RunHolding, mean_run_pages
 from simulator.config import DefragTrigger, PagedDefragConfig
 from simulator.units import NS_PER_S
 
@@ -69,6 +69,7 @@ def test_a_prompt_takes_runs_and_single_pages_for_the_rest() -> None:
     assert allocator.runs.whole_runs == 4
     # the first table is one piece (0..18), the second is two (24..31, 19..20)
     assert allocator.mean_run_pages == 29 / 3
+    assert mean_run_pages([first, second], allocator.layout.groups) == 29 / 3
     allocator.check([first, second])
 
 

@@ -6,7 +6,7 @@ a piece is what a transfer can read at once.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from simulator.allocators.base import Demand
 from simulator.allocators.paged import PagedHolding, PageGroup
@@ -138,6 +138,19 @@ class RunTables:
             more = min(self.max_pages, max(page + 1, 2 * len(self._owner))) - len(self._owner)
             self._owner.frombytes(bytes(more * self._owner.itemsize))
             self._entry.frombytes(bytes(more * self._entry.itemsize))
+
+
+def mean_run_pages(holdings: Iterable[PagedHolding], groups: Sequence[PageGroup]) -> float:
+    """Mean length of the pieces of adjacent pages in the tables of any paged allocator; 1 when there are none.
+
+    Walks all tables: for samples of allocators that do not keep count.
+    """
+    pages = bursts = 0
+    for holding in holdings:
+        for table, group in zip(holding.tables, groups, strict=True):
+            pages += len(table)
+            bursts += _count_bursts(table, 0, group.copies)
+    return pages / bursts if bursts else 1.0
 
 
 def _count_bursts(table: list[int], first: int, copies: int) -> int:
