@@ -9,6 +9,7 @@ from simulator.device import Device
 from simulator.errors import nearest_name, shown
 from simulator.explain import Complaint
 from simulator.model import Model
+from simulator.units import to_ns
 from simulator.workload import trace_names
 from simulator.yaml_source import KeyPath
 
@@ -23,6 +24,7 @@ def cross_checks(
     yield from _parallel(engine, device, model)
     yield from _token_budget(engine, engine.max_model_len or model.max_position_embeddings)
     yield from _length(engine, model)
+    yield from _replay(engine)
     yield from _pools(engine, allocators)
     yield from _labels(allocators)
 
@@ -50,6 +52,18 @@ def _token_budget(engine: EngineConfig, max_model_len: int) -> Iterator[Complain
     elif not engine.enable_chunked_prefill and budget < max_model_len:
         rule = f"must be >= max_model_len ({max_model_len}) while enable_chunked_prefill is false"
         yield Complaint(path, f"found {budget}; {rule}")
+
+
+def _replay(engine: EngineConfig) -> Iterator[Complaint]:
+    if engine.scheduler != "replay":
+        return
+    if engine.step_time is None:
+        yield Complaint(("engine", "scheduler"), "found replay; it needs engine.step_time, the time that a token takes")
+    elif to_ns(engine.step_time) < 1:
+        yield Complaint(("engine", "step_time"), f"found {engine.step_time:g} s; a replay needs at least 1 ns")
+    if engine.on_oom != "fail":
+        rule = "engine.scheduler: replay needs fail, as nothing queues there that could wait or be preempted"
+        yield Complaint(("engine", "on_oom"), f"found {engine.on_oom}; {rule}")
 
 
 def _length(engine: EngineConfig, model: Model) -> Iterator[Complaint]:

@@ -6,15 +6,17 @@ Every allocator meets the same requests. The result of one allocator does not de
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from simulator.allocators.base import Allocator
 from simulator.batch import TILE_TOKENS
 from simulator.cost import StepCost
-from simulator.engine import Engine
+from simulator.engine import Engine, EngineRun
 from simulator.errors import InputError, Problem
+from simulator.ledger import Ledger
 from simulator.metrics import RunResult, summarise
-from simulator.pool import PoolParts, build_allocator
+from simulator.pool import UNLIMITED_PAGES, PoolParts, build_allocator
+from simulator.replay import Replay
 from simulator.requests import Requests
 from simulator.scenario import Scenario
 from simulator.units import format_bytes, to_ns
@@ -24,6 +26,19 @@ from simulator.version import version
 Progress = Callable[[str, int, int], None]
 #: scheduling points between two looks at progress and interruption
 _WATCH_EVERY = 256
+
+
+class Running(Protocol):
+    """A simulation under way, as the one who watches it sees it."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @property
+    def requests(self) -> Requests: ...
+
+
+Watch = Callable[[Running], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +73,8 @@ def simulate(
 ) -> Result:
     """Run ``scenario`` under each of its allocators (or those labelled in ``allocators``).
 
-    ``interrupted`` is asked now and then; once it says yes the run ends at a scheduling point, and what was found so far
-    is returned.
+    ``interrupted`` is asked now and then; once it says yes the run ends at a scheduling point, and what was found so
+    far is returned.
 
     Raises ``InputError`` when the workload or a pool cannot be had.
     """
@@ -87,7 +102,9 @@ def pool_parts(scenario: Scenario, requests: Requests) -> PoolParts:
     budget = scenario.budget
     if budget.kv_capacity_bytes <= 0:
         missing = format_bytes(budget.overdraft_bytes or budget.kv_bytes_per_token_per_device)
-        raise InputError([Problem(key="model", message=f"no memory is left for the KV pool: {missing} short on a device")])
+        raise InputError(
+            [Problem(key="model", message=f"no memory is left for the KV pool: {missing} short on a device")]
+        )
     mean_tokens = float((requests.prompt_tokens + requests.output_tokens).mean()) if len(requests) else 0.0
     return PoolParts(scenario.loaded_model, scenario.engine, budget.kv_capacity_bytes, mean_tokens)
 
@@ -100,12 +117,14 @@ def run_one(
     label: str,
     verify: bool = False,
     leap: bool = True,
-    watch: Callable[[Engine], bool] | None = None,
+    watch: Watch | None = None,
 ) -> RunResult:
     """One allocator over one set of requests."""
-    engine = _engine(scenario, requests, allocator, verify=verify, leap=leap, watch=watch)
     started = time.perf_counter()
-    run = engine.run()
+    if scenario.engine.scheduler == "replay":
+        run = _replay(scenario, requests, allocator, verify=verify, watch=watch)
+    else:
+        run = _engine(scenario, requests, allocator, verify=verify, leap=leap, watch=watch).run()
     wall_s = time.perf_counter() - started
     warmup = scenario.workload.warmup
     return summarise(
@@ -126,7 +145,7 @@ def _engine(
     *,
     verify: bool,
     leap: bool,
-    watch: Callable[[Engine], bool] | None,
+    watch: Watch | None,
 ) -> Engine:
     model, settings = scenario.loaded_model, scenario.engine
     windows = [group.window for group in model.groups if group.window is not None]
@@ -146,21 +165,38 @@ def _engine(
     )
 
 
-def _watcher(
-    label: str, progress: Progress | None, interrupted: Callable[[], bool] | None
-) -> Callable[[Engine], bool] | None:
+def _replay(
+    scenario: Scenario, requests: Requests, allocator: Allocator, *, verify: bool, watch: Watch | None
+) -> EngineRun:
+    assert scenario.engine.step_time is not None, "a replay without a step time passed validation"
+    if verify and allocator.max_pages >= UNLIMITED_PAGES:
+        message = "every page of a pool is looked at to verify it: give a number in place of 'unlimited'"
+        raise InputError([Problem(key="allocators", message=message)])
+    horizon = scenario.workload.horizon
+    return Replay(
+        requests,
+        step_ns=to_ns(scenario.engine.step_time),
+        allocator=allocator,
+        max_model_len=scenario.budget.max_model_len,
+        horizon_ns=None if horizon is None else to_ns(horizon),
+        verify=verify,
+        watch=watch,
+    ).run()
+
+
+def _watcher(label: str, progress: Progress | None, interrupted: Callable[[], bool] | None) -> Watch | None:
     """What the engine calls at every scheduling point; acts on every ``_WATCH_EVERY``-th."""
     if progress is None and interrupted is None:
         return None
     calls = 0
 
-    def watch(engine: Engine) -> bool:
+    def watch(running: Running) -> bool:
         nonlocal calls
         calls += 1
         if calls % _WATCH_EVERY:
             return True
         if progress is not None:
-            progress(label, engine.ledger.ended_count, len(engine.requests))
+            progress(label, running.ledger.ended_count, len(running.requests))
         return interrupted is None or not interrupted()
 
     return watch

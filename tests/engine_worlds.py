@@ -15,6 +15,7 @@ from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.allocators.sharing import RULES
 from simulator.config import ContiguousConfig, DefragTrigger, EngineConfig
 from simulator.engine import Engine, EngineRun
+from simulator.replay import Replay
 from simulator.requests import ClosedLoop, Prefixes, Requests
 from simulator.step_load import StepLoad
 
@@ -151,6 +152,19 @@ class World:
             verify=verify,
         )
         return engine.run(), engine
+
+
+def replay_of(world: World, step_ns: int, *, verify: bool = True) -> tuple[EngineRun, Replay]:
+    """The demand process of ``world``'s requests on its allocator, a token each ``step_ns``."""
+    replay = Replay(
+        world.requests,
+        step_ns=step_ns,
+        allocator=world.allocator(),
+        max_model_len=world.max_model_len,
+        horizon_ns=world.horizon_ns,
+        verify=verify,
+    )
+    return replay.run(), replay
 
 
 @st.composite
