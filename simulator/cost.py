@@ -12,11 +12,12 @@ from simulator.config import EngineConfig
 from simulator.decode_attention import group_attention
 from simulator.device import Device
 from simulator.model_shape import Model, kv_dtype_bytes
+from simulator.stages import StageCost, breakdown
 from simulator.step_load import StepLoad
 from simulator.tiles import KernelOptions
 from simulator.units import NS_PER_S
 
-__all__ = ["StepCost", "StepLoad"]
+__all__ = ["StageCost", "StepCost", "StepLoad"]
 
 # Kernels of a decoder layer in eager mode: norm, QKV, rotation, cache write, attention, output projection, norm,
 # gate and up, activation, down. A mixture of experts routes, sorts, multiplies twice and merges instead of the last
@@ -111,18 +112,28 @@ class StepCost:
         seconds = self._base(sequences, sequences, sequences) + attention
         return np.maximum(1, np.rint(seconds * NS_PER_S).astype(np.int64))
 
+    def breakdown(self, load: StepLoad) -> tuple[StageCost, ...]:
+        """The step as seven stages, whatever ``engine.step_time`` says."""
+        return breakdown(self, load)
+
     def _base(self, tokens: int, rows: int, sequences: int) -> float:
         """All that does not depend on contexts: host, launches, weights, collectives, head, KV write."""
         device, model = self.device, self.model
         host = device.host_step_s + sequences * self.host_sequence_s + self.launches_s
         work = (
-            roofline.linear(device, model, tokens=tokens, tp=self.tp),
+            *self.token_work(tokens),
             roofline.logits(device, model, rows=rows, tp=self.tp),
-            roofline.all_reduce(device, model, tokens=tokens, tp=self.tp),
-            roofline.stage_transfers(device, model, tokens=tokens, pp=self.pp),
             roofline.kv_write(device, tokens=tokens, token_bytes=self.token_bytes),
         )
         return host + sum(piece.seconds for piece in work)
+
+    def token_work(self, tokens: int) -> tuple[roofline.Work, ...]:
+        """What ``tokens`` new tokens do in the layers besides attention: products, sums over ``tp``, hand-overs."""
+        return (
+            roofline.linear(self.device, self.model, tokens=tokens, tp=self.tp),
+            roofline.all_reduce(self.device, self.model, tokens=tokens, tp=self.tp),
+            roofline.stage_transfers(self.device, self.model, tokens=tokens, pp=self.pp),
+        )
 
     def _attention(self, sequences: int, tokens: int, pages: int, windowed_tokens: int) -> float:
         total = 0.0
@@ -133,9 +144,10 @@ class StepCost:
     def _prefill_s(self, load: StepLoad) -> float:
         if load.prefill_tokens == 0:
             return 0.0
-        return sum(work.seconds for work in self._prefill_work(load))
+        return sum(work.seconds for work in self.prefill_work(load))
 
-    def _prefill_work(self, load: StepLoad) -> list[roofline.Work]:
+    def prefill_work(self, load: StepLoad) -> list[roofline.Work]:
+        """Attention of the prompt chunks, one entry for each group of layers."""
         return [
             group.work(
                 tokens=load.prefill_tokens,

@@ -6,6 +6,7 @@ from typing import Any
 from simulator.device import Device
 from simulator.kernel import PagedKernel
 from simulator.model_shape import AttentionGroup, Model
+from simulator.roofline import Work
 from simulator.tiles import AttentionShape, KernelOptions
 
 
@@ -51,6 +52,19 @@ class GroupAttention:
         return self.layers * self.kernel.seconds(
             sequences, windowed_tokens, min(float(pages), self.window_pages(sequences, windowed_tokens))
         )
+
+    def work(self, sequences: int, tokens: int, pages: int, windowed_tokens: int) -> Work:
+        """``seconds`` with bytes, operations and bound."""
+        if sequences == 0:
+            return Work(seconds=0.0)
+        if self.windowed:
+            tokens = windowed_tokens
+        read = min(float(pages), self.window_pages(sequences, tokens)) if self.windowed else pages
+        stages = self.kernel.stages(sequences, tokens, read)
+        shape = self.kernel.shape
+        flops = 2 * tokens * shape.query_heads * (shape.head_dim + shape.v_head_dim) * self.layers
+        moved = self.kernel.traffic(sequences, tokens, read).kv_bytes * self.layers
+        return Work(seconds=self.layers * stages.total_s, moved_bytes=moved, flops=flops, bound=stages.bound)
 
     def seconds_array(self, sequences: int, tokens: Any, pages: Any, windowed_tokens: Any) -> Any:
         """``seconds`` for arrays, bit for bit the same."""

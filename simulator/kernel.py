@@ -111,7 +111,7 @@ class PagedKernel:
         share = exact_shares(self.plan, self.device.cores, contexts)
         return float(np.max(self.form.timing(share, np.maximum).total_s))
 
-    def stages(self, sequences: int, tokens: int, pages: int) -> Stages:
+    def stages(self, sequences: int, tokens: float, pages: float) -> Stages:
         """The three stages on the busiest core and what bounds the launch."""
         if sequences == 0:
             return Stages(scalar_s=0.0, dma_s=0.0, compute_s=0.0, total_s=0.0, bound="none")
@@ -124,12 +124,12 @@ class PagedKernel:
             bound=self._bound(timing),
         )
 
-    def traffic(self, sequences: int, tokens: int, pages: int) -> Traffic:
+    def traffic(self, sequences: int, tokens: float, pages: float) -> Traffic:
         """Bytes by kind, look-ups and transfers of one launch."""
         plan = self.plan
         tasks = sequences * plan.steps_per_group
         steps = max(float(sequences), pages / plan.group_pages) * plan.steps_per_group
-        lookups = pages * plan.steps_per_group * plan.transfers
+        lookups = round(pages * plan.steps_per_group * plan.transfers)
         segments = self._segments_all(tasks, steps)
         copies = segments if self.options.table == "l1" else 0
         return Traffic(
