@@ -1,10 +1,11 @@
 """Shadow memory: contents followed through writes and copies; corruption and planted mistakes named."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pytest
+from engine_worlds import World, worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
@@ -19,7 +20,7 @@ from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.allocators.shadow import lineage_of
 from simulator.allocators.sharing import RULES
-from simulator.allocators.verify import VerificationError, VerifyingAllocator
+from simulator.allocators.verify import VerificationError, VerifyingAllocator, verified
 from simulator.config import ContiguousConfig, DefragTrigger
 
 
@@ -249,6 +250,20 @@ def test_no_sequence_ever_reads_anything_but_its_own_history(which: int, seed: i
         play.allocator.release(holding)
     play.allocator.check([])
     assert play.allocator.allocated_bytes == 0
+
+
+class ObservedWorld(World):
+    def allocator(self) -> Allocator:
+        return verified(super().allocator())
+
+
+@settings(max_examples=40, deadline=None)
+@given(world=worlds())
+def test_an_engine_runs_under_observation_as_it_does_without(world: World) -> None:
+    plain, _ = world.run()
+    observed, _ = ObservedWorld(**{item.name: getattr(world, item.name) for item in fields(world)}).run()
+    assert (observed.ended_because, observed.ended_ns) == (plain.ended_because, plain.ended_ns)
+    assert observed.ledger.finished_ns == plain.ledger.finished_ns
 
 
 # ---- corruption, seen by reading alone
