@@ -253,13 +253,14 @@ class Engine:
         scheduler, size = self.scheduler, self.batch.size
         stop_ns = self._leap_limit_ns(now)
         last_step = batch.next_finish()
-        watch_frees = bool(scheduler.waiting or scheduler.swapped)
+        somebody_waits = bool(scheduler.waiting or scheduler.swapped)
         step = batch.step + 1
         while step < last_step and now < stop_ns and not self._maintenance_due(now):
             batch.advance(step)
-            bytes_before = self.allocator.allocated_bytes
-            served = scheduler.grow_due_without_relief(step + 1)
-            if served is None or (watch_frees and self.allocator.allocated_bytes < bytes_before):
+            before = scheduler.chances()
+            served = scheduler.grow_due_in_leap(step + 1)
+            ask_again = served and somebody_waits and scheduler.better(before)
+            if served is None or (ask_again and scheduler.grows_before_admission):
                 break
             if served:
                 recorder.memory(now)
@@ -274,6 +275,8 @@ class Engine:
             recorder.count_step(sequences=size, outputs=size, prompt_tokens=0, duration_ns=duration)
             now += duration
             self._sample_timeline(now, tokens)
+            if ask_again:
+                break
         batch.step = step - 1
         return now
 

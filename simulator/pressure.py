@@ -95,7 +95,7 @@ class Pressure:
 
     def _victim(self, asking: Sequence) -> Sequence:
         """Who gives way: the sequence admitted last, or (SGLang) the one with the fewest outputs, longest prompt."""
-        running = self.scheduler.running
+        running = [sequence for sequence in self.scheduler.running if sequence.state is not State.LINGERING]
         if self._victim_rule == "last_admitted":
             return running[-1]
         batch = self.scheduler.batch

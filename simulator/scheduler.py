@@ -27,6 +27,8 @@ class Scheduler:
 
     #: whether decoding sequences run in a step that also computes prompts
     mixes_prefill_and_decode = True
+    #: whether running sequences take their memory before waiting ones are admitted in the same step
+    grows_before_admission = True
     #: whether decode-only stretches may be taken in one leap
     can_leap = True
 
@@ -51,6 +53,7 @@ class Scheduler:
         self.prefilling: list[Sequence] = []
         self.stalled: list[Sequence] = []
         self.blocked = False
+        self.chances_changed = False
         self.preempted_in_step = False
         self.prefilling_tokens = 0
         self.idle_tokens = 0
@@ -61,7 +64,8 @@ class Scheduler:
         self.pressure = Pressure(self, PROFILES[engine.profile].victim)
         self._rules = admission_rules(engine)
         self._watermark_bytes = int(self._rules.watermark_ratio * self._pool_units()) * self._unit_bytes()
-        self._lookahead = engine.num_lookahead_tokens
+        # Look-ahead slots are a rule of paged engines; a contiguous reservation has its own slack.
+        self._lookahead = engine.num_lookahead_tokens if allocator.max_pages else 0
         self._queue_timeout_ns = None if engine.queue_timeout is None else to_ns(engine.queue_timeout)
         self._walk = walk
         self._serial = 0
@@ -85,7 +89,19 @@ class Scheduler:
 
     def only_decodes(self, load: StepLoad) -> bool:
         """Whether the step just scheduled leaves nothing to decide before the batch itself changes."""
+        if self.chances_changed or (self.blocked and self.allocator.compacts_on_failure):
+            return False  # asking again is answered differently, or moves pages on
         return not (load.prefill_tokens or self.prefilling or self.stalled or self.preempted_in_step)
+
+    def chances(self) -> tuple[int, int]:
+        """What the answer to a blocked request depends on, while nobody ends: memory held, and cached pages given up
+        (a hit counts as a needed page, so even losing hits can unblock)."""
+        return -self.allocator.allocated_bytes, self.allocator.totals.evictions
+
+    def better(self, before: tuple[int, int]) -> bool:
+        """Whether a blocked request may be answered differently than at ``before``."""
+        held, evictions = self.chances()
+        return held > before[0] or evictions != before[1]
 
     def schedule(self, now: int) -> StepLoad | None:
         """Place everything that runs in the step starting at ``now``; ``None`` when nothing can run."""
@@ -147,16 +163,20 @@ class Scheduler:
             if sequence.state is State.DECODE:
                 self._grow_decoder(sequence, now)
 
-    def grow_due_without_relief(self, step: int) -> int | None:
-        """As ``grow_due``, for a leap: how many sequences were served; ``None`` on the first failure, after which nothing
-        more is tried."""
+    def grow_due_in_leap(self, step: int) -> int | None:
+        """As ``grow_due`` while nothing can go wrong: how many sequences were served. ``None``: memory is so short that a
+        decision may be needed; nothing was tried."""
         due = self.batch.take_due(step)
-        for index, sequence in enumerate(due):
+        if not due:
+            return 0
+        if not self.allocator.sure_to_grow(len(due), 1 + self._lookahead):
+            self.batch.put_back_due(step, due)
+            return None
+        for sequence in due:
             length = sequence.offset + step
             wanted = self._with_lookahead(length)
-            if not self.allocator.grow(self.holding(sequence), wanted, wanted - length + 1):
-                self.batch.put_back_due(step, due[index:])
-                return None
+            grown = self.allocator.grow(self.holding(sequence), wanted, wanted - length + 1)
+            assert grown, f"{sequence} was sure to grow"
             self.batch.refresh(sequence)
         return len(due)
 
@@ -225,12 +245,16 @@ class Scheduler:
         tokens = self._chunk(sequence.target_tokens - hits, budget)
         if tokens == 0:
             return None
+        searched = self.allocator.work.search_cycles
         holding = self.allocator.admit(
             sequence,
             self._with_lookahead(hits + tokens),
             whole_tokens=sequence.target_tokens if self._rules.whole_prompt else 0,
             keep_free_bytes=self.keep_free_bytes(),
         )
+        if holding is None and sequence.blocked:
+            # Looking again at an unchanged pool is not charged, so that it does not matter how often it happens.
+            self.allocator.work.search_cycles = searched
         if holding is None:
             return 0 if self.pressure.refuse(sequence, now) else None
         self.waiting.popleft()
@@ -335,7 +359,7 @@ class Scheduler:
 
     def end(self, sequence: Sequence, outcome: Outcome, now: int) -> None:
         """``sequence`` is over: give back what it holds; a failure takes the other samples of its request along."""
-        self._retire(sequence)
+        self._let_go(sequence, outcome)
         group = sequence.group
         if group is None:
             self.ledger.ended(sequence, outcome, now)
@@ -348,6 +372,11 @@ class Scheduler:
             group.open_sequences = 0
         if group.open_sequences == 0:
             self.ledger.ended(sequence, outcome, now)
+
+    def _let_go(self, sequence: Sequence, outcome: Outcome) -> None:
+        """Give back what ``sequence`` holds, whatever the outcome (static batches keep it)."""
+        del outcome
+        self._retire(sequence)
 
     def _retire(self, sequence: Sequence) -> None:
         was_running = sequence.holding is not None and sequence.state is not State.SWAPPED

@@ -16,10 +16,12 @@ class PrefillFirstScheduler(Scheduler):
     """
 
     mixes_prefill_and_decode = False
+    grows_before_admission = False
 
     def schedule(self, now: int) -> StepLoad | None:
         self.load = StepLoad()
         self.preempted_in_step = False
+        self.chances_changed = False
         self.blocked = False
         budget = self.engine.max_num_batched_tokens
         for sequence in list(self.prefilling):
@@ -27,9 +29,11 @@ class PrefillFirstScheduler(Scheduler):
         if not self.preempted_in_step:
             self._admit_waiting(budget, now)
         if not self.load.prefill_tokens:
+            before, seated = self.chances(), len(self.running)
             self._continue_running(self.engine.max_num_batched_tokens, now)
             if not self.preempted_in_step:
                 self._resume_swapped(self.engine.max_num_batched_tokens)
+            self.chances_changed = self.better(before) or len(self.running) < seated
         self._add_decodes(now)
         return self.load if self.load.decode_sequences or self.load.prefill_tokens else None
 
@@ -81,22 +85,25 @@ class StaticScheduler(Scheduler):
             load.decode_context_tokens = self._width * longest
 
     def end(self, sequence: Sequence, outcome: Outcome, now: int) -> None:
+        super().end(sequence, outcome, now)
+        if self.lingering and len(self.lingering) == len(self.running):
+            for member in list(self.lingering):
+                self._retire(member)
+
+    def _let_go(self, sequence: Sequence, outcome: Outcome) -> None:
         if outcome is Outcome.completed and sequence.holding is not None:
             self.withdraw(sequence)
             sequence.state = State.LINGERING
             self.lingering.append(sequence)
             self.dead_tokens += sequence.computed_tokens
-            self.ledger.ended(sequence, outcome, now)
         else:
-            super().end(sequence, outcome, now)
-        if len(self.lingering) == len(self.running):
-            self._release_batch()
-
-    def _release_batch(self) -> None:
-        for sequence in self.lingering:
             self._retire(sequence)
-        self.lingering.clear()
-        self.dead_tokens = 0
+
+    def withdraw(self, sequence: Sequence) -> None:
+        super().withdraw(sequence)
+        if sequence.state is State.LINGERING:
+            self.lingering.remove(sequence)
+            self.dead_tokens -= sequence.computed_tokens
 
 
 SCHEDULERS: dict[str, type[Scheduler]] = {

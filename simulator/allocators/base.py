@@ -151,6 +151,8 @@ class Allocator(ABC):
     tail_bytes: int
     #: whether one sequence can be forked into several that share memory
     can_fork: bool = False
+    #: whether a refused request makes the allocator move pages, so that asking again may succeed
+    compacts_on_failure: bool = False
 
     @property
     def table_entries(self) -> int:
@@ -186,6 +188,14 @@ class Allocator(ABC):
         ``False``, with ``shortfall`` set, leaves the holding as it was, except that memory which none of the new
         tokens can see (window layers) is given back first, as vLLM does.
         """
+
+    def sure_to_grow(self, sequences: int, tokens: int) -> bool:
+        """Whether ``sequences`` holdings can each grow by ``tokens`` now, in any order, without a single refusal.
+
+        A cheap bound that may say no where it would work out; it lets the engine leap without asking one by one.
+        """
+        del sequences, tokens
+        return False
 
     @abstractmethod
     def release(self, holding: Holding) -> None:

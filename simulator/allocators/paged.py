@@ -137,6 +137,9 @@ class PagedAllocator(HostSwap):
         """Pages that could be taken now."""
         return len(self.pool)
 
+    def sure_to_grow(self, sequences: int, tokens: int) -> bool:
+        return sequences * ceil_div(tokens, self.layout.page_tokens) * self._row_pages <= self.free_pages()
+
     # ---- acting
 
     def admit(

@@ -150,6 +150,9 @@ class PagedCowAllocator(SharedTables):
             self._register_computed(holding)
         super().release(holding)
 
+    def maintenance_due_ns(self, now_ns: int) -> int | None:
+        return now_ns if self._uncomputed else None
+
     def maintain(self, now_ns: int, holdings: Iterable[Holding] = ()) -> bool:
         """What earlier steps have computed saves computing from now on."""
         del now_ns, holdings
@@ -215,19 +218,20 @@ class PagedCowAllocator(SharedTables):
 
     def _name(self, holding: CowHolding, index: int, entry: int, key: int) -> None:
         """Record what a page holds; if equal pages are merged, one that holds the same already takes its place."""
-        page = holding.tables[index][entry]
+        page, prompt_tokens = holding.tables[index][entry], holding.demand.prompt_tokens
         # a page with other readers stays: taking up a cached twin would then cost a page that nobody has asked for
         alone = self.pages.references[page] == 1
         twin = self.pages.find(key) if self.rules.deduplicate and alone else None
         if twin is None:
             self.pages.name([page], [key])
-            if self.rules.computed_next_step:
+            # generated pages are found by nobody but their own sequence, when it resumes
+            if self.rules.computed_next_step and holding.registered * self.layout.page_tokens <= prompt_tokens:
                 self._uncomputed.add(page)
         else:
             self._share(index, [twin])
             self._unshare(holding, index, [page])
             holding.tables[index][entry] = twin
-            self.totals.unshared_pages -= 1
+            self.totals.unshared_pages -= self.unit
 
     def _host_copy(self, holding: PagedHolding, place: dict[int, int]) -> HostCopy:
         assert isinstance(holding, CowHolding)

@@ -69,6 +69,7 @@ class PagedDefragAllocator(PagedAllocator):
         self.run_length = run_length
         self.grow_by = grow_by
         self.strict_runs = strict_runs
+        self.compacts_on_failure = trigger.on_failure
         self.compactor = Compactor(self.runs, trigger, max_moves_per_step=max_moves_per_step, move=self._move)
 
     # ---- asking
@@ -115,6 +116,11 @@ class PagedDefragAllocator(PagedAllocator):
         self.tables.seat(holding)
         self._extend(holding, rows * self._row_pages)
         return holding
+
+    def sure_to_grow(self, sequences: int, tokens: int) -> bool:
+        # Only single pages are sure: a run may first need a compaction.
+        single = self.grow_by == "page" and ceil_div(tokens, self.layout.page_tokens) < self.run_length
+        return single and super().sure_to_grow(sequences, tokens)
 
     def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
         assert isinstance(holding, RunHolding)
