@@ -61,21 +61,24 @@ class World:
         layout: PageLayout | None = None,
         enable_prefix_caching: bool = True,
     ) -> None:
-        self.layout = layout or plain_layout(page_tokens=page_tokens, bytes_per_token=3)
-        self.page_tokens = self.layout.page_tokens
+        layout = layout or plain_layout(page_tokens=page_tokens, bytes_per_token=3)
+        self.page_tokens = layout.page_tokens
         self.segment_tokens = segment_tokens
         self.rules = rules
         self.caching = enable_prefix_caching
-        self.host_pages = host_pages
         self.allocator = PagedCowAllocator(
-            self.layout,
+            layout,
             max_pages=max_pages,
             rules=rules,
             enable_prefix_caching=enable_prefix_caching,
             host=HostPool(host_pages),
         )
         self.allocator.on_copy = self._copied
-        self.usable_pages = max_pages - rules.null_page
+        # tables that grow in step are one table, and a page stands for one of each
+        self.layout = self.allocator.layout
+        self.unit = self.allocator.unit
+        self.host_pages = host_pages // self.unit
+        self.usable_pages = (max_pages - rules.null_page) // self.unit
         self.memory: dict[int, dict[int, object]] = {}
         # page -> all tokens up to its end, and the sample they belong to if some of them are generated
         self.known: dict[int, History] = {}
@@ -216,7 +219,7 @@ class World:
         holdings = [s.holding for s in self.sequences if s.on_device and s.holding is not None]
         allocator.check(holdings)
         pages = self.distinct_pages()
-        assert allocator.free_pages() == self.usable_pages - len(pages)
+        assert allocator.free_pages() == (self.usable_pages - len(pages)) * self.unit
         occupancy = allocator.occupancy()
         assert occupancy.allocated_bytes == len(pages) * self.layout.page_bytes
         parts = occupancy.allocated_bytes + occupancy.cached_bytes + occupancy.free_bytes + occupancy.unusable_bytes

@@ -313,3 +313,22 @@ def test_a_lost_reference_is_reported_with_page_and_requests() -> None:
     allocator.check([holding])
     with pytest.raises(AssertionError, match=r"page 0 has 1 references, but is in the tables of requests \[\]"):
         allocator.check([])
+
+
+def test_tables_that_grow_in_step_cost_what_their_pages_cost() -> None:
+    """80 layers with a page each: counts are in single pages, odd pages that make no row are no use to anybody."""
+    layout = PageLayout(4, 64, (PageGroup(80 * 16, copies=80),))
+    allocator = PagedCowAllocator(layout, max_pages=80 * 5 + 17, rules=RULES["vllm-0.33"])
+    holding = allocator.admit(Sequence(0, 9, 3, computed_tokens=9), 9)
+    assert holding is not None
+    assert (allocator.max_pages, allocator.free_pages(), allocator.owned_pages) == (417, 160, 240)
+    assert (allocator.table_entries, allocator.totals.pages_taken, allocator.work.new_pages) == (240, 240, 240)
+    assert (allocator.allocated_bytes, allocator.work.table_bytes) == (240 * 64, 240 * 4)
+    occupancy = allocator.occupancy()
+    assert (occupancy.capacity_bytes, occupancy.unusable_bytes) == (417 * 64, 17 * 64)
+    child = allocator.fork(holding, replace(holding.demand, sample=1), 9)  # type: ignore[type-var]
+    assert allocator.grow(child, 10)
+    assert (allocator.totals.cow_copies, allocator.work.copied_bytes) == (80, 2 * 80 * 16)
+    assert not allocator.can_ever_hold(Sequence(1, 21, 1))
+    assert allocator.can_ever_hold(Sequence(1, 20, 1))
+    allocator.check([holding, child])

@@ -27,9 +27,8 @@ def check_sharing(allocator: SharedTables, holdings: Sequence[CowHolding]) -> No
         )
     free = set(pages.free_ids())
     assert not owners.keys() & free, f"pages {sorted(owners.keys() & free)[:5]} are owned and free"
-    nulls = allocator.max_pages - allocator.usable_pages
-    assert len(free) + len(owners) + nulls == allocator.max_pages, "a page was lost"
-    assert allocator.owned_pages == len(owners), "owned pages drifted"
+    assert len(free) + len(owners) == allocator.usable_pages, "a page was lost"
+    assert allocator.owned_pages == len(owners) * allocator.unit, "owned pages drifted"
     assert allocator.allocated_bytes == len(owners) * allocator.layout.page_bytes, "allocated bytes drifted"
     _check_bytes(allocator, holdings, owners)
     if allocator.host is not None:

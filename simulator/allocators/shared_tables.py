@@ -7,45 +7,59 @@ once. Only a last page right after a fork is shared while partly filled; ``Share
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import gcd
 
-from simulator.allocators.base import Occupancy
+from simulator.allocators.base import Occupancy, Shortfall
 from simulator.allocators.host_pool import HostCopy, HostPool
 from simulator.allocators.paged import TABLE_ENTRY_BYTES, PagedAllocator, PagedHolding, PageLayout
 from simulator.allocators.prefix_cache import SharedPages
 from simulator.allocators.sharing import CowHolding, SharedTail, SharingRules
-from simulator.units import align_up
+from simulator.units import align_up, ceil_div
 
 
 class SharedTables(PagedAllocator):
-    """References, copy-on-write and byte counts; what is shared and when is the subclass's business."""
+    """References, copy-on-write and byte counts; what is shared and when is the subclass's business.
+
+    Tables that always grow in step (``PageGroup.copies``) are kept as one: an entry then stands for ``unit`` pages, and
+    ``layout`` is the layout after this merger. Counts for others (``max_pages``, ``totals``, ...) are in single pages.
+    """
 
     def __init__(
         self, layout: PageLayout, *, max_pages: int, rules: SharingRules, chunk_tokens: int, host: HostPool | None
     ) -> None:
+        self.unit = gcd(*(group.copies for group in layout.groups))
+        null_pages = int(rules.null_page)
+        units = max(0, max_pages - null_pages) // self.unit + null_pages
         super().__init__(
-            layout,
-            max_pages=max_pages,
+            _merged(layout, self.unit),
+            max_pages=units,
             free_order=rules.free_order,
             null_page=rules.null_page,
             reverse_release=rules.reverse_release,
             chunk_tokens=chunk_tokens,
-            host=host,
+            host=host if host is None or self.unit == 1 else HostPool(host.max_pages // self.unit),
         )
-        self.pages = SharedPages(max_pages, rules.free_order, first_page=int(rules.null_page))
+        self.max_pages = max_pages
+        self.capacity_bytes = max_pages * layout.page_bytes
+        self.pages = SharedPages(units, rules.free_order, first_page=null_pages)
         self.pool = self.pages
         # bytes of KV, and of padding, in one full page of each group
-        self._stored = [layout.page_tokens * group.token_bytes // group.copies for group in layout.groups]
-        self._padding = [layout.page_bytes - stored for stored in self._stored]
+        self._stored = [self.layout.page_tokens * g.token_bytes // g.copies for g in self.layout.groups]
+        self._padding = [self.layout.page_bytes - stored for stored in self._stored]
 
     @property
     def table_entries(self) -> int:
         """Entries of all page tables: the pages that would be owned if nothing were shared."""
-        return self.pages.total_references
+        return self.pages.total_references * self.unit
 
     @property
     def owned_pages(self) -> int:
         """Pages with at least one reference."""
-        return self.usable_pages - len(self.pages)
+        return (self.usable_pages - len(self.pages)) * self.unit
+
+    def free_pages(self) -> int:
+        """Pages that could be taken now, cached ones included."""
+        return len(self.pages) * self.unit
 
     def occupancy(self) -> Occupancy:
         page_bytes = self.layout.page_bytes
@@ -56,15 +70,34 @@ class SharedTables(PagedAllocator):
             cached_bytes=cached * page_bytes,
             free_bytes=(available - cached) * page_bytes,
             largest_free_bytes=available * page_bytes,
-            unusable_bytes=self._null_pages * page_bytes,
+            unusable_bytes=self.capacity_bytes - self.usable_pages * page_bytes,
         )
+
+    def sure_to_grow(self, sequences: int, tokens: int) -> bool:
+        # the write may begin in a shared last page, which then is one page more
+        rows = 1 + ceil_div(tokens - 1, self.layout.page_tokens)
+        return sequences * rows * self._row_pages <= len(self.pages)
 
     # ---- references
 
+    def _enough(self, pages: int) -> bool:
+        free = len(self.pages)
+        if pages <= free:
+            return True
+        page_bytes = self.layout.page_bytes
+        self.shortfall = Shortfall("capacity", pages * page_bytes, free * page_bytes, free * page_bytes)
+        return False
+
     def _take(self, count: int) -> list[int]:
         taken = super()._take(count)
-        self.totals.unshared_pages += count
-        self.totals.evictions = self.pages.evictions
+        self.totals.unshared_pages += count * self.unit
+        self.totals.evictions = self.pages.evictions * self.unit
+        if self.unit > 1:
+            more = count * (self.unit - 1)
+            self.totals.pages_taken += more
+            self.work.new_pages += more
+            self.work.table_bytes += more * TABLE_ENTRY_BYTES
+            self.work.search_cycles += (self.unit - 1) * self.pages.search_cycles(taken)
         return taken
 
     def _share(self, index: int, pages: Sequence[int]) -> None:
@@ -73,8 +106,8 @@ class SharedTables(PagedAllocator):
         self.allocated_bytes += revived * self.layout.page_bytes
         self.tail_bytes += revived * self._padding[index]
         self.discount_bytes += (len(pages) - revived) * self._stored[index]
-        self.work.table_bytes += len(pages) * TABLE_ENTRY_BYTES
-        self.totals.unshared_pages += len(pages)
+        self.work.table_bytes += len(pages) * self.unit * TABLE_ENTRY_BYTES
+        self.totals.unshared_pages += len(pages) * self.unit
 
     def _unshare(self, holding: PagedHolding, index: int, pages: Sequence[int]) -> None:
         """One reference less to ``pages`` of group ``index``, counted as full where others still hold them."""
@@ -159,8 +192,8 @@ class SharedTables(PagedAllocator):
             holding.tables[index][place] = own
             self.tail_bytes += group.copies * self._padding[index]
             self.work.copied_bytes += 2 * filled_tokens * group.token_bytes
-        self.totals.cow_copies += self._row_pages
-        self.totals.unshared_pages -= self._row_pages
+        self.totals.cow_copies += self._row_pages * self.unit
+        self.totals.unshared_pages -= self._row_pages * self.unit
 
     def _tail_entry(self, holding: PagedHolding, index: int, length: int) -> int:
         """Where, in the table of group ``index``, the row with the last of ``length`` tokens begins."""
@@ -197,3 +230,9 @@ class SharedTables(PagedAllocator):
                 first = tails.setdefault(copy.tail_page, holding)
                 if first is not holding:
                     self._share_tail(first, holding, copy.shared_length)
+
+
+def _merged(layout: PageLayout, unit: int) -> PageLayout:
+    """``layout`` with ``unit`` tables that grow in step made one."""
+    groups = tuple(replace(group, copies=group.copies // unit) for group in layout.groups)
+    return PageLayout(layout.page_tokens, layout.page_bytes * unit, groups)
