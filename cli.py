@@ -28,6 +28,13 @@ class Format(StrEnum):
     json = "json"
 
 
+class Language(StrEnum):
+    """Languages of the HTML report."""
+
+    en = "en"
+    zh = "zh"
+
+
 class Catalogue(StrEnum):
     """What ``simulate list`` can list."""
 
@@ -74,6 +81,9 @@ OutputFormat = Annotated[Format, typer.Option("--format", help="A table for peop
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no warnings on stderr.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed in place of the scenario's.")]
 
+ReportLanguage = Annotated[Language | None, typer.Option("--lang", help="Language of the report's words.")]
+ResultsFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that `simulate run` wrote.")]
+
 app = typer.Typer(
     name="simulate",
     cls=_Commands,
@@ -114,45 +124,92 @@ def run(
     verify: Annotated[bool, typer.Option("--verify", help="Check every invariant after every step (slow).")] = False,
     settings: Settings = None,
     seed: Seed = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write results into this folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder for the results; default: reports/<name>.")
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no files.")] = False,
+    perfetto: Annotated[bool, typer.Option("--perfetto", help="Also write a trace for ui.perfetto.dev.")] = False,
+    language: ReportLanguage = None,
     output_format: OutputFormat = Format.table,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate a scenario under each of its allocators; all see the same requests."""
+    """Simulate a scenario under each of its allocators; all see the same requests.
+
+    Writes a report folder: a page, pictures, tables, and a manifest to do it again.
+    """
     from simulator import output
     from simulator.interrupt import asked_to_stop
+    from simulator.manifest import RunOptions
     from simulator.progress import reporting
+    from simulator.reporting import run_into
     from simulator.scenario import load_scenario
 
     loaded = load_scenario(scenario, settings or ())
     chosen = _chosen_allocators(loaded, allocator or ())
     if loaded.budget.overdraft_bytes:
         _refuse(loaded.budget)
-    if out is not None:
-        output.prepare(out)
-    from simulator.simulation import simulate
-
+    folder = _results_folder(loaded.name, out, wanted=not no_report)
+    options = RunOptions(
+        command=_run_command(scenario, settings, seed, allocator, replications, verify, perfetto),
+        seed=loaded.seed if seed is None else seed,
+        allocators=chosen,
+        replications=replications,
+        verify=verify,
+        perfetto=perfetto,
+        language=(language or Language.en).value,
+    )
+    if folder is not None:
+        output.prepare(folder)
     with reporting(enabled=not quiet) as progress, asked_to_stop() as interrupted, loaded.located():
-        result = simulate(
-            loaded,
-            seed=seed,
-            allocators=chosen,
-            replications=replications,
-            verify=verify,
-            progress=progress,
-            interrupted=interrupted,
-        )
+        result = run_into(folder, loaded, options, progress=progress, interrupted=interrupted)
     document = result.to_json()
-    if out is not None:
-        output.write_run(result, document, out)
     if output_format is Format.json:
         _print_json(document)
     else:
         from simulator import terminal
 
         terminal.print_runs(document["runs"])
+    if folder is not None and not quiet:
+        _note(f"report: {folder / 'report.html'}")
     if any(one["ended_because"] == "interrupted" for one in document["runs"]):
         raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def rerun(
+    folder: ResultsFolder,
+    *,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Keep the new results here.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Do the run of a results folder again, from its manifest, and compare every byte (exit 3 if any differs)."""
+    from simulator.interrupt import asked_to_stop
+    from simulator.progress import reporting
+    from simulator.reporting import rerun as do_again
+
+    with reporting(enabled=not quiet) as progress, asked_to_stop() as interrupted:
+        changed = do_again(folder, out, progress=progress, interrupted=interrupted)
+    if changed:
+        typer.echo(f"{folder}: not the same: {', '.join(changed)}")
+        raise typer.Exit(NO)
+    typer.echo(f"{folder}: the same, byte for byte")
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Folders that `simulate run` wrote.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the page of several folders goes.")] = Path(
+        "reports/comparison"
+    ),
+    language: ReportLanguage = None,
+) -> None:
+    """Make the page and pictures of a results folder again, or one page for several folders side by side."""
+    from simulator.reporting import compare_folders, render_again
+
+    chosen = None if language is None else language.value
+    page = render_again(folders[0], chosen) if len(folders) == 1 else compare_folders(folders, out, chosen)
+    _note(f"report: {page}")
 
 
 @app.command()
@@ -298,6 +355,37 @@ def _chosen_allocators(scenario: "Scenario", names: Sequence[str]) -> tuple[str,
             for name in unknown
         )
     return tuple(label for label, kind in pairs if label in names or kind in names)
+
+
+def _results_folder(name: str, out: Path | None, *, wanted: bool) -> Path | None:
+    """Where a run's results go; ``None``: nowhere."""
+    from simulator import output
+    from simulator.errors import InputError, Problem
+
+    if not wanted and out is not None:
+        raise InputError([Problem(option="--no-report", message="writes nothing, so --out has no use: drop one")])
+    return (out or output.default_folder(name)) if wanted else None
+
+
+def _run_command(
+    scenario: str,
+    settings: Sequence[str] | None,
+    seed: int | None,
+    allocators: Sequence[str] | None,
+    replications: int,
+    verify: bool,
+    perfetto: bool,
+) -> str:
+    """What to type for the same results, whatever folder and format they were asked in."""
+    import shlex
+
+    words = ["simulate", "run", scenario]
+    words += [word for setting in settings or () for word in ("--set", setting)]
+    words += [] if seed is None else ["--seed", str(seed)]
+    words += [word for allocator in allocators or () for word in ("--allocator", allocator)]
+    words += [] if replications == 1 else ["--replications", str(replications)]
+    words += ["--verify"] * verify + ["--perfetto"] * perfetto
+    return shlex.join(words)
 
 
 def _refuse(budget: "MemoryBudget") -> NoReturn:

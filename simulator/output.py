@@ -1,14 +1,34 @@
-"""The folder of a run: one JSON summary, the resolved scenario, and the columns of every allocator as Parquet."""
+"""The folder of a run: what is in which file, and how it is written.
+
+``summary.json``            the document of ``--format json``, without wall times
+``basis.json``              what the run stands on: memory budget, device figures with their sources, model
+``scenario.resolved.yaml``  the scenario with every default, as it was run
+``<table>.parquet``         requests, timeline, oom_events, pool_map: the rows of all allocators, one after another
+``report.html``             the page for people, and its pictures as ``<picture>.svg`` and ``.png``
+``trace.json.gz``           with ``--perfetto``: for ui.perfetto.dev
+``manifest.json``           how to do it again, and the SHA-256 of every other file
+``timing.json``             wall times: the only file that two equal runs do not have in common
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.files import make_folder, write_text, write_with
+from simulator.files import make_folder, write_text
 
 if TYPE_CHECKING:
+    from simulator.manifest import Outputs, RunOptions
+    from simulator.pool_map import PoolMap
+    from simulator.scenario import Scenario
     from simulator.simulation import Result
+
+REPORTS = "reports"
+
+
+def default_folder(scenario_name: str) -> Path:
+    """Where results go unless told otherwise: ``reports/<name>`` below the current folder."""
+    return Path(REPORTS) / (scenario_name.strip(". ") or "scenario")
 
 
 def prepare(folder: Path) -> None:
@@ -16,23 +36,117 @@ def prepare(folder: Path) -> None:
     make_folder(folder)
 
 
-def write_run(result: "Result", document: Mapping[str, Any], folder: Path) -> None:
-    """Write ``summary.json``, ``scenario.resolved.yaml`` and ``<table>-<run>.parquet`` for every run.
+def write_run(
+    result: "Result",
+    folder: Path,
+    *,
+    scenario: "Scenario",
+    options: "RunOptions",
+    pool_maps: Sequence["PoolMap"] = (),
+) -> Path:
+    """Write everything into ``folder``; the path of the page. Files of an earlier run that this one lacks are removed.
 
-    Raises ``InputError`` when a file cannot be written; files already complete stay.
+    ``pool_maps`` are the maps of the runs, in order. Raises ``InputError`` when a file cannot be written; the manifest
+    comes last, so a folder with one is whole.
     """
+    from simulator.manifest import NAME, Outputs, manifest
+    from simulator.report import write_report
+
     prepare(folder)
-    for run in result.runs:
-        for table in ("requests", "timeline", "oom_events"):
-            _write_parquet(folder / f"{table}-{run_name(run.summary)}.parquet", getattr(run, table))
-    write_text(folder / "scenario.resolved.yaml", scenario_yaml(document["scenario"]))
-    write_text(folder / "summary.json", json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    before = _earlier_outputs(folder)
+    (folder / NAME).unlink(missing_ok=True)
+    outputs = Outputs(folder)
+    _write_data(result, outputs, scenario, pool_maps)
+    if options.perfetto:
+        from simulator.trace import trace_bytes
+
+        outputs.write("trace.json.gz", trace_bytes(folder))
+    write_report(folder, outputs, command=options.command, language=options.language)
+    write_text(folder / NAME, to_json(manifest(scenario, options, outputs.sha256, base_dir=_base_dir(scenario))))
+    for name in before - outputs.sha256.keys():
+        (folder / name).unlink(missing_ok=True)
+    return folder / "report.html"
+
+
+def _write_data(result: "Result", outputs: "Outputs", scenario: "Scenario", pool_maps: Sequence["PoolMap"]) -> None:
+    import io
+
+    from simulator.tables import run_rows, write_table
+
+    maps = [pool_map.columns() for pool_map in pool_maps] or [{} for _ in result.runs]
+    for table, columns in (
+        ("requests", [run.requests for run in result.runs]),
+        ("timeline", [run.timeline for run in result.runs]),
+        ("oom_events", [run.oom_events for run in result.runs]),
+        ("pool_map", maps),
+    ):
+        stream = io.BytesIO()
+        write_table(stream, run_rows([run.summary for run in result.runs], columns))
+        outputs.write(f"{table}.parquet", stream.getvalue())
+    summary, timing = without_wall_times(result.to_json())
+    outputs.write("scenario.resolved.yaml", scenario_yaml(summary["scenario"]).encode())
+    outputs.write("summary.json", to_json(summary).encode())
+    outputs.write("basis.json", to_json(basis(scenario)).encode())
+    write_text(outputs.folder / "timing.json", to_json(timing))
+
+
+def without_wall_times(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The document without what differs between two equal runs, and that by itself."""
+    runs = [{key: value for key, value in run.items() if key != "wall_s"} for run in document["runs"]]
+    times = [{"run": run_name(run), "wall_s": run.get("wall_s")} for run in document["runs"]]
+    return {**document, "runs": runs}, {"runs": times}
+
+
+def basis(scenario: "Scenario") -> dict[str, Any]:
+    """What the answers rest on: the memory budget, each device figure with its source, the model's shape."""
+    from simulator.device import FIGURES, DeviceFields
+
+    device, model = scenario.loaded_device, scenario.loaded_model
+    figures = []
+    for name in FIGURES:
+        source, confidence = device.provenance(name)
+        meaning = DeviceFields.model_fields[name].description or ""
+        value = getattr(device, name)
+        figures.append({"name": name, "value": value, "source": source, "confidence": confidence, "meaning": meaning})
+    return {
+        "memory": scenario.budget.to_dict(),
+        "device": {"name": device.name, "count": device.count, "replicas": device.replicas, "figures": figures},
+        "model": {
+            "name": model.name,
+            "parameters": model.parameters,
+            "active_parameters": model.active_parameters,
+            "layers": model.num_layers,
+        },
+    }
+
+
+def _base_dir(scenario: "Scenario") -> str | None:
+    """The scenario's folder, as seen from the current one, if the scenario names files in it at all."""
+    from simulator.manifest import input_files
+    from simulator.traces import trace_names
+
+    named = input_files(scenario.resolved(), scenario.base_dir)
+    return None if all(one.name in trace_names() for one in named) else scenario.base_dir.as_posix()
+
+
+def _earlier_outputs(folder: Path) -> set[str]:
+    """Files in ``folder`` that an earlier run wrote."""
+    try:
+        names = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["outputs"]
+        return {name for name in names if Path(name).name == name}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def run_name(summary: Mapping[str, Any]) -> str:
     """What tells a run from the others: its label, with the replication when there are several."""
     replication = summary.get("replication")
     return str(summary["label"]) + ("" if replication is None else f"-{replication}")
+
+
+def to_json(content: Mapping[str, Any]) -> str:
+    """JSON for files: indented, a line break at the end."""
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def scenario_yaml(resolved: Mapping[str, Any]) -> str:
@@ -62,11 +176,3 @@ def _dumper() -> Any:
 
     Dumper.add_representer(str, text)
     return Dumper
-
-
-def _write_parquet(path: Path, columns: Mapping[str, Any]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.table(dict(columns))
-    write_with(path, lambda stream: pq.write_table(table, stream, compression="zstd"))

@@ -39,6 +39,8 @@ class Running(Protocol):
 
 
 Watch = Callable[[Running], bool]
+#: makes, for a pool and the requests it will meet, what is called with the run at every scheduling point
+Observe = Callable[[Allocator, Requests], Callable[[Running], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,12 @@ def simulate(
     leap: bool = True,
     progress: Progress | None = None,
     interrupted: Callable[[], bool] | None = None,
+    observe: Observe | None = None,
 ) -> Result:
     """Run ``scenario`` under each of its allocators (or those labelled in ``allocators``).
 
     ``interrupted`` is asked now and then; once it says yes the run ends at a scheduling point, and what was found so
-    far is returned.
+    far is returned. ``observe`` lets a recorder look on; it changes nothing.
 
     Raises ``InputError`` when the workload or a pool cannot be had.
     """
@@ -87,7 +90,7 @@ def simulate(
             if allocators is not None and label not in allocators:
                 continue
             allocator = build_allocator(config, parts, key=f"allocators.{index}")
-            watch = _watcher(label, progress, interrupted)
+            watch = _watcher(label, progress, interrupted, observe and observe(allocator, requests))
             result = run_one(scenario, requests, allocator, label=label, verify=verify, leap=leap, watch=watch)
             if replications > 1:
                 result.summary["replication"] = replication
@@ -184,15 +187,22 @@ def _replay(
     ).run()
 
 
-def _watcher(label: str, progress: Progress | None, interrupted: Callable[[], bool] | None) -> Watch | None:
-    """What the engine calls at every scheduling point; acts on every ``_WATCH_EVERY``-th."""
-    if progress is None and interrupted is None:
+def _watcher(
+    label: str,
+    progress: Progress | None,
+    interrupted: Callable[[], bool] | None,
+    observer: Callable[[Running], None] | None,
+) -> Watch | None:
+    """What the engine calls at every scheduling point: the observer, and on every ``_WATCH_EVERY``-th the rest."""
+    if progress is None and interrupted is None and observer is None:
         return None
     calls = 0
 
     def watch(running: Running) -> bool:
         nonlocal calls
         calls += 1
+        if observer is not None:
+            observer(running)
         if calls % _WATCH_EVERY:
             return True
         if progress is not None:

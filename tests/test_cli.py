@@ -17,7 +17,7 @@ import pytest
 from scenario_text import VALID, changed
 
 import cli
-from simulator import catalogue, terminal
+from simulator import catalogue, output, terminal
 from simulator.errors import InputError
 from simulator.scenario import load_scenario
 
@@ -26,8 +26,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def simulate(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command line in this process: (exit code, stdout, stderr)."""
+def simulate(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command line in this process, in an empty folder: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
 
     def run(*words: str | Path) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
@@ -80,7 +81,8 @@ def summary(label: str, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """A simulation that answers at once with fixed figures; returns the list of the calls it got."""
+    """A simulation that answers at once with fixed figures and writes nothing; returns the calls it got."""
+    monkeypatch.setattr(output, "write_run", lambda *_, **__: None)
     calls: list[dict[str, Any]] = []
 
     def simulate(loaded: Any, **options: Any) -> Any:
@@ -139,8 +141,8 @@ def test_run_prints_the_answer_first(simulate: Run, scenario: Path, engine: list
     assert out.splitlines()[0].startswith(
         "contiguous: 61 % of 1,000 requests ran out of memory (54 % fragmentation, 6 %"
     )
-    assert err == ""
-    assert engine[0]["seed"] is None
+    assert err == "report: reports/small/report.html\n"
+    assert engine[0]["seed"] == 7
 
 
 def test_json_output_is_one_document_and_nothing_else(simulate: Run, scenario: Path, engine: object) -> None:
@@ -163,15 +165,15 @@ def test_an_unknown_allocator_is_refused_with_the_nearest_name(simulate: Run, sc
     assert "did you mean 'paged'" in err
 
 
-def test_out_writes_the_summary_the_scenario_and_the_tables(
-    simulate: Run, scenario: Path, engine: object, tmp_path: Path
-) -> None:
+def test_out_writes_the_summary_the_scenario_and_the_tables(simulate: Run, scenario: Path, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     code, out, _ = simulate("run", scenario, "--format", "json", "--out", folder)
     assert code == 0
-    assert json.loads((folder / "summary.json").read_text()) == json.loads(out)
+    written, printed = json.loads((folder / "summary.json").read_text()), json.loads(out)
+    assert [run.pop("wall_s") > 0 for run in printed["runs"]] == [True, True]
+    assert written == printed
     assert load_scenario(folder / "scenario.resolved.yaml").resolved() == json.loads(out)["scenario"]
-    assert {path.name for path in folder.iterdir()} >= {"requests-paged.parquet", "timeline-contiguous.parquet"}
+    assert {path.name for path in folder.iterdir()} >= {"requests.parquet", "timeline.parquet", "report.html"}
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
