@@ -1,11 +1,8 @@
 """What happens, and when: SimPy processes for arrivals and for the decode loop.
 
 The clock counts integer nanoseconds. One SimPy event is one arrival or one *scheduling point*: between two of them
-the batch only decodes, and the steps in between are taken in one leap (``_leap``). A leap ends where anything
-could be decided: a sequence completes, an arrival could be admitted, a page cannot be had, memory was given back while
-somebody waits for it, a queue time-out or maintenance is due, the horizon is reached. Inside a leap each step
-still has its own page allocations and its own duration, so leaping changes no result (``leap=False`` takes every
-step as a scheduling point and visits every sequence; tests compare the two).
+the batch only decodes, and the steps in between are taken in one leap (see ``leap``). ``leap=False`` takes every step
+as a scheduling point and visits every sequence in it; tests compare the two.
 """
 
 import heapq
@@ -20,6 +17,7 @@ from simulator.allocators.base import Allocator
 from simulator.batch import DecodeBatch
 from simulator.config import EngineConfig
 from simulator.cost import StepCost
+from simulator.leap import Leap
 from simulator.ledger import Ledger
 from simulator.recorder import Recorder
 from simulator.requests import Requests
@@ -88,6 +86,7 @@ class Engine:
         )
         self.now_ns = 0
         self._leaps = leap and self.scheduler.can_leap
+        self._leap = Leap(self.scheduler, cost, self.recorder)
         self._verify = verify
         self._watch = watch
         self._max_batch = engine.max_num_seqs
@@ -197,6 +196,8 @@ class Engine:
             ended_before = self.ledger.ended_count
             load = self._schedule(now)
             if load is None:
+                if self.scheduler.preempted_in_step or self.ledger.ended_count != ended_before:
+                    continue  # memory has just been given back: ask again before giving up
                 if not self._arrivals_left and not self._next_arrivals:
                     if self.scheduler.holds_work():
                         self._stop("livelock", self.scheduler.describe_deadlock())
@@ -241,44 +242,8 @@ class Engine:
         if load.decode_sequences:
             self.ledger.progress()
             if may_leap and self._leaps and self.scheduler.only_decodes(load):
-                until = self._leap(until)
+                until = self._leap.run(until, self._leap_limit_ns(until))
         return until
-
-    def _leap(self, now: int) -> int:
-        """Continue decoding from the end of the scheduled step at ``now``; returns when the leap ends.
-
-        On return the last step taken is the one that ``finish_step`` will complete.
-        """
-        batch, cost, recorder, work = self.batch, self.cost, self.recorder, self.allocator.work
-        scheduler, size = self.scheduler, self.batch.size
-        stop_ns = self._leap_limit_ns(now)
-        last_step = batch.next_finish()
-        somebody_waits = bool(scheduler.waiting or scheduler.swapped)
-        step = batch.step + 1
-        while step < last_step and now < stop_ns and not self._maintenance_due(now):
-            batch.advance(step)
-            before = scheduler.chances()
-            served = scheduler.grow_due_in_leap(step + 1)
-            ask_again = served and somebody_waits and scheduler.better(before)
-            if served is None or (ask_again and scheduler.grows_before_admission):
-                break
-            if served:
-                recorder.memory(now)
-            step += 1
-            tokens = batch.context_tokens(step)
-            duration = cost.decode_ns(size, tokens, batch.pages(step), batch.windowed_tokens(step))
-            if work.any():
-                duration += cost.memory_ns(work.copied_bytes, 0, work.search_cycles)
-                work.clear()
-            tokens += scheduler.idle_tokens
-            recorder.hold(duration, tokens)
-            recorder.count_step(sequences=size, outputs=size, prompt_tokens=0, duration_ns=duration)
-            now += duration
-            self._sample_timeline(now, tokens)
-            if ask_again:
-                break
-        batch.step = step - 1
-        return now
 
     def _leap_limit_ns(self, now: int) -> int:
         """A leap takes no step that starts at or after this instant."""
@@ -312,13 +277,8 @@ class Engine:
     def _sample_timeline(self, until: int, tokens: int) -> None:
         if until > self.recorder.next_row_ns:
             scheduler = self.scheduler
-            self.recorder.sample(
-                until,
-                tokens,
-                running=len(scheduler.running),
-                requeued=scheduler.requeued,
-                swapped=len(scheduler.swapped),
-            )
+            self.recorder.queues = (len(scheduler.running), scheduler.requeued, len(scheduler.swapped))
+            self.recorder.sample(until, tokens)
 
     # ---- waiting and stopping
 
@@ -345,7 +305,9 @@ class Engine:
         if self.horizon_ns is not None and now >= self.horizon_ns:
             self._stop("horizon", "")
             return True
-        limit = _CIRCLING_PREEMPTIONS + 8 * (len(self.scheduler.running) + len(self.scheduler.waiting))
+        scheduler = self.scheduler
+        live = len(scheduler.running) + len(scheduler.waiting) + len(scheduler.swapped)
+        limit = _CIRCLING_PREEMPTIONS + 8 * live
         if self.ledger.idle_preemptions > limit:
             self._stop("livelock", self.scheduler.describe_deadlock())
             return True
@@ -368,7 +330,8 @@ class Engine:
         """Every arrival has one outcome, and with nobody live nothing is held (always on, O(1) and O(requests))."""
         ledger = self.ledger
         live = ledger.arrived - ledger.ended_count
-        unfinished = sum(1 for i, o in enumerate(ledger.outcome) if o == Outcome.unfinished and ledger.arrived_ns[i] >= 0)
+        outcomes = zip(ledger.outcome, ledger.arrived_ns, strict=True)
+        unfinished = sum(outcome == Outcome.unfinished and arrived >= 0 for outcome, arrived in outcomes)
         assert live == unfinished, f"{live} requests are live, {unfinished} have no outcome"
         if live == 0:
             assert self.allocator.allocated_bytes == 0, f"{self.allocator.allocated_bytes} bytes are still held"
