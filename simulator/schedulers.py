@@ -60,7 +60,8 @@ class StaticScheduler(Scheduler):
         self._prompt_tokens = 0
 
     def _admit_waiting(self, budget: int, now: int) -> None:
-        if self.running or self.lingering:
+        self._release_if_over()  # the last one of a batch may have been preempted
+        if self.running:
             return
         super()._admit_waiting(1 << 62, now)
         self._width = len(self.running)
@@ -86,7 +87,10 @@ class StaticScheduler(Scheduler):
 
     def end(self, sequence: Sequence, outcome: Outcome, now: int) -> None:
         super().end(sequence, outcome, now)
-        if self.lingering and len(self.lingering) == len(self.running):
+        self._release_if_over()
+
+    def _release_if_over(self) -> None:
+        if len(self.lingering) == len(self.running):
             for member in list(self.lingering):
                 self._retire(member)
 
