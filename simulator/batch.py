@@ -8,11 +8,17 @@ while the sequence's own ``due_step`` / ``finish_step`` still says so.
 """
 
 import heapq
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from simulator.sequence import Sequence, State
 
 #: tokens per tile when a kernel walks a contiguous range (what ATB and vllm-ascend use for a page)
 TILE_TOKENS = 128
+
+Steps = TypeVar("Steps", int, npt.NDArray[np.int64])
 
 
 class DecodeBatch:
@@ -25,6 +31,7 @@ class DecodeBatch:
     __slots__ = (
         "_crossings",
         "_due",
+        "_event_heap",
         "_finish",
         "_finish_heap",
         "_inside",
@@ -44,6 +51,7 @@ class DecodeBatch:
         self._pages = 0
         self._offset_sum = 0
         self._due: dict[int, list[Sequence]] = {}
+        self._event_heap: list[int] = []
         self._finish: dict[int, list[Sequence]] = {}
         self._finish_heap: list[int] = []
         self._window_tokens = window_tokens
@@ -100,6 +108,7 @@ class DecodeBatch:
         bucket = self._due.get(step)
         if bucket is None:
             self._due[step] = [sequence]
+            heapq.heappush(self._event_heap, step)
         else:
             bucket.append(sequence)
 
@@ -116,21 +125,24 @@ class DecodeBatch:
         """Tokens of KV that ``sequence`` has now."""
         return sequence.offset + self.step
 
-    def context_tokens(self, step: int) -> int:
-        """Sum of the lengths in ``step`` (the new token of each included)."""
+    def context_tokens(self, step: Steps) -> Steps:
+        """Sum of the lengths in ``step`` (the new token of each included); an array of steps gives an array."""
         return self._offset_sum + self.size * step
 
-    def windowed_tokens(self, step: int) -> int:
-        """Sum of ``min(length, window)`` in ``step``; 0 for a model without window layers."""
+    def windowed_tokens(self, step: Steps) -> Steps:
+        """Sum of ``min(length, window)`` in ``step``; 0 for a model without window layers.
+
+        An array of steps must not reach beyond ``quiet_until``.
+        """
         if self._window_tokens is None:
-            return 0
+            return step * 0
         inside = len(self._inside)
         return self._inside_offset_sum + inside * step + (self.size - inside) * self._window_tokens
 
-    def pages(self, step: int) -> int:
+    def pages(self, step: Steps) -> Steps:
         """Tiles that the attention kernel reads in ``step``: page-table entries, or pieces of contiguous ranges."""
         if self._page_tokens:
-            return self._pages
+            return step * 0 + self._pages
         return (self.context_tokens(step) + self.size * (TILE_TOKENS - 1)) // TILE_TOKENS
 
     def outputs(self, sequence: Sequence) -> int:
@@ -157,6 +169,7 @@ class DecodeBatch:
         for sequence in sequences:
             sequence.due_step = step
         self._due.setdefault(step, []).extend(sequences)
+        heapq.heappush(self._event_heap, step)
 
     def next_finish(self) -> int:
         """The first step after which a sequence is complete (the batch must not be empty)."""
@@ -168,6 +181,13 @@ class DecodeBatch:
                 return step
             del self._finish[step]
             heapq.heappop(heap)
+
+    def quiet_until(self, step: int) -> int:
+        """The last step, ``step`` or later, up to which no sequence needs its allocator or leaves its window."""
+        heap = self._event_heap
+        while heap and heap[0] <= step:
+            heapq.heappop(heap)
+        return heap[0] - 1 if heap else 1 << 62
 
     # ---- time
 
@@ -198,7 +218,9 @@ class DecodeBatch:
         if length < self._window_tokens:
             self._inside.add(sequence)
             self._inside_offset_sum += sequence.offset
-            self._crossings.setdefault(self._window_tokens - sequence.offset, []).append(sequence)
+            step = self._window_tokens - sequence.offset
+            self._crossings.setdefault(step, []).append(sequence)
+            heapq.heappush(self._event_heap, step)
 
     def _leave_window(self, sequence: Sequence) -> None:
         self._inside.remove(sequence)

@@ -9,8 +9,9 @@ peaks of both. A grid does not care in how many leaps the time between was cross
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
-from simulator.allocators.base import Allocator
+from simulator.allocators.base import Allocator, Occupancy
 
 MAX_ROWS = 2048
 #: first grid of the timeline; doubled as the run gets longer
@@ -62,6 +63,9 @@ class Recorder:
     dead: Integral = field(default_factory=Integral)
     entries: Integral = field(default_factory=Integral)
     blocked: bool = False
+    #: running sequences, preempted ones among the waiting, swapped ones. Who waits for the first time follows from the
+    #: ledger's times, also for instants inside a leap
+    queues: tuple[int, int, int] = (0, 0, 0)
     used_byte_ns: int = 0
     peak_used_bytes: int = 0
     steps: int = 0
@@ -94,6 +98,19 @@ class Recorder:
         if used_bytes > self.peak_used_bytes:
             self.peak_used_bytes = used_bytes
 
+    def hold_steps(self, durations_ns: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], sequences: int) -> None:
+        """``hold`` and ``count_step`` for decode steps of the same ``sequences`` in which nothing but lengths changed."""
+        allocator, span_ns, count = self.allocator, int(durations_ns.sum()), len(durations_ns)
+        token_ns = int(np.dot(durations_ns, tokens))
+        self.used_byte_ns += token_ns * allocator.bytes_per_token - span_ns * allocator.discount_bytes
+        self.peak_used_bytes = max(
+            self.peak_used_bytes, int(tokens[-1]) * allocator.bytes_per_token - allocator.discount_bytes
+        )
+        self.steps += count
+        self.sequence_steps += sequences * count
+        self.output_tokens += sequences * count
+        self.busy_ns += span_ns
+
     def count_step(self, *, sequences: int, outputs: int, prompt_tokens: int, duration_ns: int) -> None:
         """One engine step ran."""
         self.steps += 1
@@ -106,15 +123,25 @@ class Recorder:
 
     # ---- timeline
 
-    def sample(self, until_ns: int, tokens: int, *, running: int, requeued: int, swapped: int) -> None:
-        """Write the rows of the grid that lie before ``until_ns``; the state has not changed since the last call.
-
-        ``requeued`` counts preempted sequences among the waiting ones; who has not started yet follows from the
-        ledger's times, also for instants inside a leap.
-        """
+    def sample(self, until_ns: int, tokens: int) -> None:
+        """Write the rows of the grid that lie before ``until_ns``; the state has not changed since the last call."""
         if until_ns <= self.next_row_ns:
             return
         occupancy = self.allocator.occupancy()
+        while self.next_row_ns < until_ns:
+            self._add_row(self.next_row_ns, tokens, occupancy)
+
+    def sample_steps(self, ends_ns: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> None:
+        """As ``sample`` for steps in which nothing but lengths changed: step ``i`` ends at ``ends_ns[i]``."""
+        until_ns = int(ends_ns[-1])
+        if until_ns <= self.next_row_ns:
+            return
+        occupancy = self.allocator.occupancy()
+        while self.next_row_ns < until_ns:
+            step = int(np.searchsorted(ends_ns, self.next_row_ns, side="right"))
+            self._add_row(self.next_row_ns, int(tokens[step]), occupancy)
+
+    def _add_row(self, time_ns: int, tokens: int, occupancy: Occupancy) -> None:
         used_bytes = tokens * self.allocator.bytes_per_token - self.allocator.discount_bytes
         state = (
             used_bytes,
@@ -122,16 +149,12 @@ class Recorder:
             self.allocator.tail_bytes,
             occupancy.cached_bytes,
             occupancy.largest_free_bytes,
-            running,
-            requeued,
-            swapped,
         )
-        while self.next_row_ns < until_ns:
-            self.rows.append((self.next_row_ns, *state, self._peak_since_row))
-            self._peak_since_row = occupancy.allocated_bytes
-            self.next_row_ns += self.interval_ns
-            if len(self.rows) > MAX_ROWS:
-                self._coarsen()
+        self.rows.append((time_ns, *state, *self.queues, self._peak_since_row))
+        self._peak_since_row = occupancy.allocated_bytes
+        self.next_row_ns += self.interval_ns
+        if len(self.rows) > MAX_ROWS:
+            self._coarsen()
 
     def _coarsen(self) -> None:
         odd_peaks = [row[-1] for row in self.rows[1::2]] + [0]

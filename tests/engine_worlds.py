@@ -40,6 +40,9 @@ class PlainCost:
     def decode_ns(self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0) -> int:
         return 1000 + 10 * sequences + context_tokens + 3 * pages + windowed_tokens
 
+    def decode_ns_array(self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any) -> Any:
+        return self.decode_ns(sequences, context_tokens, pages, windowed_tokens)
+
     def memory_ns(self, copied_bytes: int, swapped_bytes: int, allocator_cycles: int) -> int:
         return copied_bytes // 7 + swapped_bytes // 3 + allocator_cycles
 
@@ -55,6 +58,9 @@ class FixedCost(PlainCost):
 
     def decode_ns(self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0) -> int:
         return self.step
+
+    def decode_ns_array(self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any) -> Any:
+        return np.full(len(context_tokens), self.step)
 
     def memory_ns(self, copied_bytes: int, swapped_bytes: int, allocator_cycles: int) -> int:
         return 0

@@ -1,6 +1,7 @@
 """Leaping over decode steps changes nothing: facts, page ids and integrals equal those of the step-by-step engine."""
 
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -42,7 +43,10 @@ def digest(world: World, *, leap: bool) -> dict[str, Any]:
 
 
 def assert_same(world: World) -> None:
-    leaping, stepping = digest(world, leap=True), digest(world, leap=False)
+    """With arrays from the second step on, so that small worlds use them too."""
+    with mock.patch("simulator.leap.SHORTEST_STRETCH", 2):
+        leaping = digest(world, leap=True)
+    stepping = digest(world, leap=False)
     for name, value in stepping.items():
         assert leaping[name] == value, name
 
