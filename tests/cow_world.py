@@ -235,55 +235,56 @@ class World:
     def _check_bytes(self) -> None:
         """Stored bytes = lengths - discount, and no slot that will be filled is in the tail."""
         live = [s for s in self.sequences if s.on_device]
-        stored: set[tuple[int, int]] = set()
-        slots: dict[tuple[int, int], bool] = {}
         stored_bytes = tail_bytes = 0
-        for sequence in live:
-            for index, position, page, slot in self._slots(sequence, None):
-                token_bytes = self.layout.groups[index].token_bytes // self.layout.groups[index].copies
-                if position < sequence.computed_tokens + sequence.early_tokens and (page, slot) not in stored:
-                    stored.add((page, slot))
-                    stored_bytes += token_bytes
-                filled_later = position < sequence.final_tokens
-                if (page, slot) not in slots:
-                    slots[page, slot] = False
-                    tail_bytes += token_bytes
-                if filled_later and not slots[page, slot]:
-                    slots[page, slot] = True
-                    tail_bytes -= token_bytes
         for index, group in enumerate(self.layout.groups):
-            rows = {page for s in live if s.holding for page in s.holding.tables[index]}
-            tail_bytes += len(rows) * self.layout.padding_bytes(group) // group.copies
+            slots: dict[tuple[int, int], bool] = {}
+            stored: set[tuple[int, int]] = set()
+            for sequence in live:
+                for position, page, slot in self._slots(sequence, index):
+                    slots[page, slot] = slots.get((page, slot), False) or position < sequence.final_tokens
+                    if position < sequence.computed_tokens + sequence.early_tokens:
+                        stored.add((page, slot))
+            pages = len({page for page, _ in slots})
+            stored_bytes += len(stored) * group.token_bytes // group.copies
+            tail_bytes += list(slots.values()).count(False) * group.token_bytes // group.copies
+            tail_bytes += pages * self.layout.page_bytes - len(slots) * group.token_bytes // group.copies
         counted = sum(s.computed_tokens for s in live) * self.layout.bytes_per_token
         assert counted - self.allocator.discount_bytes == stored_bytes
         assert self.allocator.tail_bytes == tail_bytes
 
     # ---- how
 
-    def _slots(self, sequence: Sequence, until: int | None) -> list[tuple[int, int, int, int]]:
-        """``(group, position, page, slot)`` of the first ``until`` positions, or of all that are held."""
-        holding = sequence.holding
+    def _slots(self, sequence: Sequence, index: int) -> list[tuple[int, int, int]]:
+        """``(position, page, slot)`` of everything held in one group."""
+        holding, copies = sequence.holding, self.layout.groups[index].copies
         assert holding is not None
-        found = []
-        for index, group in enumerate(self.layout.groups):
-            for entry, page in enumerate(holding.tables[index]):
-                first = (entry // group.copies + holding.dropped[index]) * self.page_tokens
-                for slot in range(self.page_tokens):
-                    if until is None or first + slot < until:
-                        found.append((index, first + slot, page, slot))
-        return found
+        return [
+            ((entry // copies + holding.dropped[index]) * self.page_tokens + slot, page, slot)
+            for entry, page in enumerate(holding.tables[index])
+            for slot in range(self.page_tokens)
+        ]
 
     def _write(self, sequence: Sequence, length: int) -> None:
         """Store the tokens up to ``length``; the pages that are then full can be found from now on."""
         while len(sequence.tokens) < length:
             sequence.tokens.append(("output", sequence.request_id, sequence.sample, len(sequence.tokens)))
-        for index, position, page, slot in self._slots(sequence, length):
-            if position >= sequence.computed_tokens:
-                self.memory.setdefault(page, {})[slot] = (index, sequence.tokens[position])
+        for index in range(len(self.layout.groups)):
+            for position, page, slot in self._slots(sequence, index):
+                if sequence.computed_tokens <= position < length:
+                    self.memory.setdefault(page, {})[slot] = (index, sequence.tokens[position])
         sequence.computed_tokens = length
         if self.caching and self.exact and sequence.holding is not None:
             for row, page in enumerate(sequence.holding.pages[: length // self.page_tokens]):
                 self.known.setdefault(page, self._history(sequence, (row + 1) * self.page_tokens))
+
+    def _read(self, sequence: Sequence) -> None:
+        for index in range(len(self.layout.groups)):
+            for position, page, slot in self._slots(sequence, index):
+                if position < sequence.computed_tokens:
+                    found = self.memory.get(page, {}).get(slot)
+                    assert found == (index, sequence.tokens[position]), (
+                        f"{sequence}: {found} at {position}, page {page}"
+                    )
 
     @staticmethod
     def _history(sequence: Sequence, end: int) -> History:
@@ -292,11 +293,6 @@ class World:
     def _forget(self, taken: set[int]) -> None:
         for page in taken:
             self.known.pop(page, None)
-
-    def _read(self, sequence: Sequence) -> None:
-        for index, position, page, slot in self._slots(sequence, sequence.computed_tokens):
-            found = self.memory.get(page, {}).get(slot)
-            assert found == (index, sequence.tokens[position]), f"{sequence} reads {found} at {position}, page {page}"
 
     def _copied(self, source: int, target: int, count: int) -> None:
         for offset in range(count):

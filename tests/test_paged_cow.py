@@ -17,7 +17,8 @@ from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.sharing import RULES, SharingRules
 from simulator.units import ceil_div
 
-HYBRID = PageLayout(4, 4 * 6 + 8, (PageGroup(6), PageGroup(12, copies=2, window_tokens=6)))
+#: layers that do not divide evenly among the two tables of the window group, as in Gemma 3 27B
+HYBRID = PageLayout(3, 3 * 7 + 8, (PageGroup(6), PageGroup(13, copies=2, window_tokens=6)))
 WINDOW = PageLayout(4, 12, (PageGroup(3, window_tokens=5),))
 LAYERED = PageLayout(4, 8, (PageGroup(6, copies=3),))
 

@@ -52,21 +52,23 @@ def _owners(allocator: SharedTables, holdings: Sequence[CowHolding]) -> dict[int
 def _check_bytes(allocator: SharedTables, holdings: Sequence[CowHolding], owners: dict[int, list[CowHolding]]) -> None:
     """``discount_bytes`` and ``tail_bytes``, from each page's sharers."""
     layout = allocator.layout
-    discount_bytes = tail_bytes = 0
-    counted: set[int] = set()
-    for holding in holdings:
-        discount_bytes -= holding.early_tokens * layout.bytes_per_token
-        for index, group in enumerate(layout.groups):
+    discount_bytes = -sum(holding.early_tokens for holding in holdings) * layout.bytes_per_token
+    tail_bytes = 0
+    for index, group in enumerate(layout.groups):
+        # page -> the position at which it ends
+        ends: dict[int, int] = {}
+        for holding in holdings:
             discount_bytes += holding.dropped[index] * layout.page_tokens * group.token_bytes
             for entry, page in enumerate(holding.tables[index]):
-                if page in counted:
-                    continue
-                counted.add(page)
-                end = (entry // group.copies + holding.dropped[index] + 1) * layout.page_tokens
-                token_bytes = group.token_bytes // group.copies
-                filled, unfilled = _filled(owners[page], end, layout.page_tokens)
-                discount_bytes += (len(owners[page]) - 1) * filled * token_bytes
-                tail_bytes += unfilled * token_bytes + layout.page_bytes - layout.page_tokens * token_bytes
+                ends[page] = (entry // group.copies + holding.dropped[index] + 1) * layout.page_tokens
+        further = unfilled = 0
+        for page, end in ends.items():
+            filled, empty = _filled(owners[page], end, layout.page_tokens)
+            further += (len(owners[page]) - 1) * filled
+            unfilled += empty
+        discount_bytes += further * group.token_bytes // group.copies
+        tail_bytes += unfilled * group.token_bytes // group.copies
+        tail_bytes += len(ends) * layout.page_bytes - len(ends) * layout.page_tokens * group.token_bytes // group.copies
     assert allocator.discount_bytes == discount_bytes, f"discount {allocator.discount_bytes}, {discount_bytes} expected"
     assert allocator.tail_bytes == tail_bytes, f"tail {allocator.tail_bytes}, {tail_bytes} expected"
 

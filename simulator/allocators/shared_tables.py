@@ -43,9 +43,10 @@ class SharedTables(PagedAllocator):
         self.capacity_bytes = max_pages * layout.page_bytes
         self.pages = SharedPages(units, rules.free_order, first_page=null_pages)
         self.pool = self.pages
-        # bytes of KV, and of padding, in one full page of each group
-        self._stored = [self.layout.page_tokens * g.token_bytes // g.copies for g in self.layout.groups]
-        self._padding = [self.layout.page_bytes - stored for stored in self._stored]
+        # for each group: pages owned, and references beyond the first one to them
+        self._owned = [0] * len(layout.groups)
+        self._further = [0] * len(layout.groups)
+        self._plain = False
 
     @property
     def table_entries(self) -> int:
@@ -104,8 +105,7 @@ class SharedTables(PagedAllocator):
         """One more reference to ``pages`` of group ``index``, all of them full."""
         revived = self.pages.share(pages)
         self.allocated_bytes += revived * self.layout.page_bytes
-        self.tail_bytes += revived * self._padding[index]
-        self.discount_bytes += (len(pages) - revived) * self._stored[index]
+        self._count(index, owned=revived, further=len(pages) - revived)
         self.work.table_bytes += len(pages) * self.unit * TABLE_ENTRY_BYTES
         self.totals.unshared_pages += len(pages) * self.unit
 
@@ -115,8 +115,29 @@ class SharedTables(PagedAllocator):
             pages = pages[::-1]
         freed = self.pages.drop(pages, holding.demand.request_id)
         self.allocated_bytes -= freed * self.layout.page_bytes
-        self.tail_bytes -= freed * self._padding[index]
-        self.discount_bytes -= (len(pages) - freed) * self._stored[index]
+        self._count(index, owned=-freed, further=freed - len(pages))
+
+    def _count(self, index: int, *, owned: int, further: int = 0) -> None:
+        """So many pages more of group ``index``, so many references more to pages that have one already.
+
+        Layers need not divide evenly among the tables of a group, so bytes follow from whole numbers of pages.
+        """
+        group = self.layout.groups[index]
+        row_bytes, copies = self.layout.page_tokens * group.token_bytes, group.copies
+        before, after = self._owned[index], self._owned[index] + owned
+        self.tail_bytes += owned * self.layout.page_bytes - (after * row_bytes // copies - before * row_bytes // copies)
+        self._owned[index] = after
+        before, after = self._further[index], self._further[index] + further
+        self.discount_bytes += after * row_bytes // copies - before * row_bytes // copies
+        self._further[index] = after
+
+    def _deal(self, holding: PagedHolding, pages: list[int], rows: int) -> None:
+        start = 0
+        for index, group in enumerate(self.layout.groups):
+            count = rows * group.copies
+            holding.tables[index] += pages[start : start + count]
+            self._count(index, owned=count)
+            start += count
 
     # ---- tables
 
@@ -190,7 +211,7 @@ class SharedTables(PagedAllocator):
             self._tell(zip(shared, own, strict=True))
             self._unshare(holding, index, shared)
             holding.tables[index][place] = own
-            self.tail_bytes += group.copies * self._padding[index]
+            self._count(index, owned=group.copies)
             self.work.copied_bytes += 2 * filled_tokens * group.token_bytes
         self.totals.cow_copies += self._row_pages * self.unit
         self.totals.unshared_pages -= self._row_pages * self.unit
@@ -220,7 +241,7 @@ class SharedTables(PagedAllocator):
                 table = [pages[page] for page in copy.tables[index]]
                 shared = [page for page in table if page in placed]
                 self._share(index, shared)
-                self.tail_bytes += (len(table) - len(shared)) * self._padding[index]
+                self._count(index, owned=len(table) - len(shared))
                 self.discount_bytes += self._row_bytes(group, copy.dropped[index])
                 holding.tables[index], holding.dropped[index] = table, copy.dropped[index]
                 placed.update(table)
