@@ -10,6 +10,7 @@ One step is ``load = schedule(now)`` at its start and ``finish_step(now)`` at it
 
 from collections import deque
 
+from simulator import deadlock
 from simulator.allocators.base import Allocator, Holding
 from simulator.batch import DecodeBatch
 from simulator.config import EngineConfig
@@ -18,7 +19,7 @@ from simulator.ledger import Ledger
 from simulator.pressure import Pressure
 from simulator.profiles import PROFILES, admission_rules
 from simulator.sequence import Outcome, Sequence, State
-from simulator.units import ceil_div, format_bytes, to_ns
+from simulator.units import ceil_div, to_ns
 
 
 class Scheduler:
@@ -416,18 +417,7 @@ class Scheduler:
 
     def describe_deadlock(self) -> str:
         """Who holds what while nobody can go on, and what would help."""
-        held = sorted(self.running, key=lambda s: (-self.allocator.holding_bytes(self.holding(s)), s.request_id))
-        holders = ", ".join(
-            f"request {s.request_id} holds {format_bytes(self.allocator.holding_bytes(self.holding(s)))} "
-            f"({s.computed_tokens} of {s.final_tokens} tokens)"
-            for s in held[:3]
-        )
-        return (
-            f"no output can be produced: {len(self.running)} sequences hold "
-            f"{format_bytes(self.allocator.allocated_bytes)} of {format_bytes(self.allocator.capacity_bytes)} and each needs "
-            f"more; {holders or 'nobody runs'}; {len(self.waiting)} wait. A preempting `on_oom`, a smaller "
-            "`max_num_seqs`, or an admission `watermark` would let some of them finish"
-        )
+        return deadlock.describe(self)
 
     # ---- small things
 
