@@ -17,9 +17,9 @@ _NAMED = 3
 def describe(scheduler: Scheduler) -> str:
     """One paragraph about a run in which no output can be produced any more."""
     allocator, running = scheduler.allocator, scheduler.running
+    held, capacity = format_bytes(allocator.allocated_bytes), format_bytes(allocator.capacity_bytes)
     parts = [
-        f"no output can be produced: {len(running)} running sequences hold {format_bytes(allocator.allocated_bytes)} of "
-        f"{format_bytes(allocator.capacity_bytes)}",
+        f"no output can be produced: {len(running)} running sequences hold {held} of {capacity}",
         *_holders(scheduler),
         *_queues(scheduler),
     ]

@@ -82,7 +82,8 @@ def build_allocator(config: AllocatorConfig, parts: PoolParts, *, key: str) -> A
 def _paged(config: PagedKinds, parts: PoolParts, layout: PageLayout, max_pages: int) -> Allocator:
     profile = PROFILES[parts.engine.profile]
     null_page = profile.null_page if config.null_page is None else config.null_page
-    chunk_tokens = parts.engine.max_num_batched_tokens
+    # static batches compute whole prompts, whatever the token budget
+    chunk_tokens = 0 if parts.engine.scheduler == "static" else parts.engine.max_num_batched_tokens
     host = None
     if parts.engine.on_oom == "preempt_swap":
         host = HostPool(parts.engine.swap_bytes // layout.page_bytes)

@@ -21,7 +21,9 @@ class Profile:
     before its first chunk is placed. ``reserved_tokens_per_request``: room kept free at admission for every live
     request. ``null_page``: page 0 serves as padding. ``reverse_release``: a table is given back last page first.
     ``unhashed_first``: pages that hold no cached content are reused before all others. ``deduplicate``: a page whose
-    content is already cached is replaced by the cached one. ``victim``: who is preempted.
+    content is already cached is replaced by the cached one. ``victim``: who is preempted. ``watermark_when_idle``: a
+    prompt that leaves less than the watermark free is refused even by an empty pool. ``alone_without_threshold``: the
+    only live sequence may compute more prompt tokens a step than ``long_prefill_token_threshold``.
     """
 
     free_order: FreeOrder
@@ -33,13 +35,15 @@ class Profile:
     unhashed_first: bool
     deduplicate: bool
     victim: Victim
+    watermark_when_idle: bool = False
+    alone_without_threshold: bool = False
 
 
 PROFILES: dict[ProfileName, Profile] = {
     "generic": Profile("lifo", 0.0, True, 0, False, False, True, False, "last_admitted"),
-    "vllm-0.33": Profile("fifo", 0.0, True, 0, True, True, True, False, "last_admitted"),
+    "vllm-0.33": Profile("fifo", 0.0, True, 0, True, True, True, False, "last_admitted", alone_without_threshold=True),
     "vllm-0.11": Profile("fifo", 0.0, False, 0, True, True, False, False, "last_admitted"),
-    "vllm-0.6": Profile("lifo", 0.01, True, 0, False, False, True, True, "last_admitted"),
+    "vllm-0.6": Profile("lifo", 0.01, True, 0, False, False, True, True, "last_admitted", watermark_when_idle=True),
     "sglang": Profile("lifo", 0.0, True, 0, True, False, True, True, "fewest_outputs"),
     "cann-recipes": Profile("fifo", 0.0, True, 64, True, False, False, False, "last_admitted"),
 }
@@ -52,6 +56,8 @@ class AdmissionRules:
     watermark_ratio: float
     whole_prompt: bool
     reserved_tokens_per_request: int
+    watermark_when_idle: bool
+    alone_without_threshold: bool
 
 
 def admission_rules(engine: EngineConfig) -> AdmissionRules:
@@ -67,4 +73,6 @@ def admission_rules(engine: EngineConfig) -> AdmissionRules:
             if engine.reserved_tokens_per_request is None
             else engine.reserved_tokens_per_request
         ),
+        watermark_when_idle=profile.watermark_when_idle,
+        alone_without_threshold=profile.alone_without_threshold,
     )

@@ -11,7 +11,7 @@ One step is ``load = schedule(now)`` at its start and ``finish_step(now)`` at it
 from collections import deque
 
 from simulator import deadlock
-from simulator.allocators.base import Allocator, Holding
+from simulator.allocators.base import Allocator, Demand, Holding, Life
 from simulator.batch import DecodeBatch
 from simulator.config import EngineConfig
 from simulator.cost import StepLoad
@@ -84,7 +84,26 @@ class Scheduler:
         too_long = sequence.final_tokens > self.max_model_len or (
             not self.engine.enable_chunked_prefill and sequence.prompt_tokens > self.engine.max_num_batched_tokens
         )
-        return too_long or not self.allocator.can_ever_hold(sequence)
+        if too_long or 1 + sequence.forks > self.engine.max_num_seqs:
+            return True
+        return not self.allocator.can_ever_hold(self._whole_life(sequence)) or self._breaks_watermark(sequence)
+
+    def _whole_life(self, sequence: Sequence) -> Demand:
+        """All that ``sequence`` may ask for: look-ahead slots, and a prompt that repeats its outputs after a recompute."""
+        recomputes = self.engine.on_oom == "preempt_recompute" and self.allocator.max_pages
+        return Life(
+            sequence.request_id,
+            prompt_tokens=sequence.final_tokens if recomputes else sequence.prompt_tokens,
+            output_tokens=sequence.output_tokens,
+            final_tokens=self._with_lookahead(sequence.final_tokens),
+        )
+
+    def _breaks_watermark(self, sequence: Sequence) -> bool:
+        """Whether admission must refuse the prompt even in an empty pool (vLLM 0.6: ``AllocStatus.NEVER``)."""
+        if not (self._rules.watermark_when_idle and self._watermark_bytes and self.allocator.max_pages):
+            return False
+        pages = ceil_div(self._with_lookahead(sequence.prompt_tokens), self.allocator.tile_tokens)
+        return pages * self._unit_bytes() + self._watermark_bytes > self.allocator.capacity_bytes
 
     # ---- one step
 
@@ -282,9 +301,12 @@ class Scheduler:
         if not self.engine.enable_chunked_prefill:
             return tokens if tokens <= budget else 0
         threshold = self.engine.long_prefill_token_threshold
-        if threshold:
+        if threshold and not (self._rules.alone_without_threshold and self._alone()):
             tokens = min(tokens, threshold)
         return min(tokens, budget)
+
+    def _alone(self) -> bool:
+        return len(self.running) + len(self.waiting) + len(self.swapped) <= 1
 
     def _add_chunk(self, sequence: Sequence, tokens: int) -> None:
         before = sequence.computed_tokens

@@ -124,7 +124,7 @@ class World:
                 bytes_per_token=BYTES_PER_TOKEN,
                 max_model_len=self.max_model_len,
             )
-        chunk = self.engine.max_num_batched_tokens
+        chunk = 0 if self.engine.scheduler == "static" else self.engine.max_num_batched_tokens
         if self.kind == "paged":
             return PagedAllocator(layout, max_pages=self.pool_pages, chunk_tokens=chunk, **self.options)
         if self.kind == "paged_cow":

@@ -44,6 +44,16 @@ class Demand(Protocol):
     final_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A plain ``Demand``, for questions about sequences that do not run."""
+
+    request_id: int
+    prompt_tokens: int
+    output_tokens: int
+    final_tokens: int
+
+
 class Holding:
     """What one sequence holds. Allocators subclass it; the engine reads only these three numbers.
 
