@@ -89,7 +89,7 @@ class Scheduler:
         return not self.allocator.can_ever_hold(self._whole_life(sequence)) or self._breaks_watermark(sequence)
 
     def _whole_life(self, sequence: Sequence) -> Demand:
-        """All that ``sequence`` may ask for: look-ahead slots, and a prompt that repeats its outputs after a recompute."""
+        """All that ``sequence`` may ask for: look-ahead slots; after a recompute, a prompt that repeats its outputs."""
         recomputes = self.engine.on_oom == "preempt_recompute" and self.allocator.max_pages
         return Life(
             sequence.request_id,
@@ -136,7 +136,7 @@ class Scheduler:
         return self.load if self.load.decode_sequences or self.load.prefill_tokens else None
 
     def finish_step(self, now: int) -> None:
-        """The step is over at ``now``: outputs exist, finished sequences leave, prompts that are done start to decode."""
+        """The step is over at ``now``: outputs exist, finished sequences leave, computed prompts start to decode."""
         if self.load.decode_sequences:
             for sequence in self.batch.advance(self.batch.step + 1):
                 self.end(sequence, Outcome.completed, now)
@@ -184,8 +184,8 @@ class Scheduler:
                 self._grow_decoder(sequence, now)
 
     def grow_due_in_leap(self, step: int) -> int | None:
-        """As ``grow_due`` while nothing can go wrong: how many sequences were served. ``None``: memory is so short that a
-        decision may be needed; nothing was tried."""
+        """As ``grow_due`` while nothing can go wrong: how many sequences were served. ``None``: memory is so short
+        that a decision may be needed; nothing was tried."""
         due = self.batch.take_due(step)
         if not due:
             return 0

@@ -44,7 +44,7 @@ class Demand(Protocol):
     final_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Life:
     """A plain ``Demand``, for questions about sequences that do not run."""
 
