@@ -244,6 +244,33 @@ def memory(
         _refuse(loaded.budget)
 
 
+@app.command(name="cache-curve")
+def cache_curve(
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file with block ids, or a shipped trace.")],
+    *,
+    policy: Annotated[
+        list[str] | None, typer.Option("--policy", metavar="NAME", help="lru, fifo, lfu or belady. Repeatable.")
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option("--capacity", metavar="N,N,...", help="Pool sizes in blocks; default: a series.")
+    ] = None,
+    block_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens a block id covers.")] = 512,
+    output_format: OutputFormat = Format.table,
+) -> None:
+    """Prefix-cache hits of a trace against the size of the pool, all sizes in one pass."""
+    from simulator import cache_curve_table as table
+    from simulator.cache_curve import cache_curves
+    from simulator.traces import trace_path
+
+    policies, sizes = table.parse_policies(policy or ()), table.parse_capacities(capacity)
+    curves = cache_curves(trace_path(trace), policies, sizes, block_tokens=block_tokens)
+    if output_format is Format.table:
+        table.print_curves(curves, block_tokens=block_tokens)
+    else:
+        documents = [curve.to_dict() for curve in curves]
+        _print_json(documents[0] if len(documents) == 1 else documents)
+
+
 @app.command(name="list")
 def list_(
     what: Annotated[Catalogue, typer.Argument(help="Which catalogue.")],
