@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from simulator.units import ceil_div
@@ -68,7 +69,7 @@ class LayerShape:
         return sum(weight.device_bytes(tp) for weight in self.weights)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
     """One model. Sizes are of the whole model unless a method takes ``tp`` (and ``pp``).
 
@@ -105,29 +106,29 @@ class Model:
     rotary_dims: int = 0
     excluded: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """Parameters of the checkpoint, tied ones counted once."""
         return sum(weight.matrix.elements for weight in self._weights())
 
-    @property
+    @cached_property
     def active_parameters(self) -> int:
         """Parameters that take part in one token: all but the experts it is not routed to."""
         idle = self.expert_count - self.experts_per_token
         return self.parameters - self.moe_layers * self.expert_parameters * idle
 
-    @property
+    @cached_property
     def moe_layers(self) -> int:
         """Layers with routed experts."""
         return sum(self.shapes[kind].is_moe for kind in self.layer_kinds)
 
-    @property
+    @cached_property
     def expert_parameters(self) -> int:
         """Parameters of one routed expert in one layer; 0 for a dense model."""
         shape = next((shape for shape in self.shapes if shape.is_moe), None)
         return sum(expert.matrix.elements // expert.matrix.copies for expert in _experts(shape))
 
-    @property
+    @cached_property
     def linear_flops_per_token(self) -> int:
         """Multiply-add operations (2 a weight) of one token in the layers; attention and output head apart."""
         outside = sum(weight.matrix.elements for weight in (*self.embedding, *self.final, *_optional(self.head)))
@@ -174,9 +175,20 @@ class Model:
 
         Input embeddings are looked up, not streamed; of the experts those that some token is routed to count.
         """
-        idle = self.expert_count - self.expected_experts(tokens)
-        looked_up = sum(weight.device_bytes(tp) for weight in self.embedding) if self.head is not None else 0
-        return self._all_bytes(tp) - looked_up - self.moe_layers * self.expert_bytes_per_device(tp) * idle
+        always, routed = self._streamed(tp)
+        return always - routed * (self.expert_count - self.expected_experts(tokens))
+
+    def _streamed(self, tp: int) -> tuple[int, int]:
+        """Bytes streamed with every expert reached, and bytes of one expert in all layers; remembered, steps ask."""
+        if tp not in self._streamed_by_tp:
+            looked_up = sum(weight.device_bytes(tp) for weight in self.embedding) if self.head is not None else 0
+            routed = self.moe_layers * self.expert_bytes_per_device(tp)
+            self._streamed_by_tp[tp] = self._all_bytes(tp) - looked_up, routed
+        return self._streamed_by_tp[tp]
+
+    @cached_property
+    def _streamed_by_tp(self) -> dict[int, tuple[int, int]]:
+        return {}
 
     def expected_experts(self, tokens: float) -> float:
         """Mean distinct experts of a layer that ``tokens`` tokens reach when routing is uniform and independent."""
