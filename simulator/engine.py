@@ -193,11 +193,11 @@ class Engine:
             now = self.now_ns = self._clock()
             if self._must_stop(now):
                 return
-            ended_before = self.ledger.ended_count
+            ended_before, standing = self.ledger.ended_count, self._standing()
             load = self._schedule(now)
             if load is None:
-                if self.scheduler.preempted_in_step or self.ledger.ended_count != ended_before:
-                    continue  # memory has just been given back: ask again before giving up
+                if self._standing() != standing:
+                    continue  # ask again before giving up: memory may have been given back
                 if not self._arrivals_left and not self._next_arrivals:
                     if self.scheduler.holds_work():
                         self._stop("livelock", self.scheduler.describe_deadlock())
@@ -315,6 +315,11 @@ class Engine:
             self._stop("interrupted", "")
             return True
         return False
+
+    def _standing(self) -> tuple[object, ...]:
+        """What an empty step may change so that the next one is answered differently."""
+        ledger = self.ledger
+        return ledger.ended_count, ledger.preemption_count, ledger.stalls, self.scheduler.chances()
 
     def _hopeless(self) -> bool:
         """Nothing runs although sequences are live: no arrival can help those that hold all the memory."""
