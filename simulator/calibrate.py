@@ -1,0 +1,200 @@
+"""Fit named device parameters to measured step times or transfer bandwidths.
+
+Least squares on relative errors, in the logarithm of each parameter, within bounds around its present value. What the
+data cannot tell is said: a parameter whose change moves no residual, or moves them as others do, is reported as not
+identifiable and keeps its place at the mercy of the others.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.config import EngineConfig
+from simulator.cost import HOST_SEQUENCE_S, StepCost, StepLoad
+from simulator.device import FIGURES, Device
+from simulator.dma import make_dma
+from simulator.measured_rows import StepRow, TransferRow
+from simulator.model_shape import Model
+from simulator.units import ceil_div
+
+# How far a parameter may move from its present value, as factors.
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "host_step_s": (0.01, 30.0),
+    "host_sequence_s": (0.01, 10.0),
+    "launch_s": (0.05, 10.0),
+    "hbm_sustained_bandwidth": (0.5, 1.3),
+    "dma_startup_s": (0.2, 5.0),
+    "dma_issue_s": (0.2, 5.0),
+    "link_latency_s": (0.05, 20.0),
+}
+# A direction in parameter space along which 10 % moves the residuals by less than this (root mean square) is unseen.
+UNSEEN = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """One parameter: value before and after, whether the data identify it, and why not."""
+
+    name: str
+    before: float
+    after: float
+    identifiable: bool
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The fit: parameters, relative errors (mean and largest) before and after, the fitted device."""
+
+    parameters: tuple[Fitted, ...]
+    mean_error_before: float
+    mean_error_after: float
+    largest_error_before: float
+    largest_error_after: float
+    rows: int
+    device: Device
+    host_sequence_s: float
+
+
+def calibrate(
+    device: Device,
+    model: Model,
+    engine: EngineConfig,
+    rows: Sequence[StepRow] | Sequence[TransferRow],
+    *,
+    parameters: Sequence[str],
+    page_tokens: int = 128,
+) -> Calibration:
+    """Fit ``parameters`` to ``rows``. Raises ``ValueError`` for a parameter that cannot be fitted or no rows."""
+    unknown = [name for name in parameters if name not in BOUNDS]
+    if unknown or not parameters or not rows:
+        raise ValueError(f"cannot fit {', '.join(unknown) or 'nothing'}: give rows and some of {', '.join(BOUNDS)}")
+    start = [_value(device, name) for name in parameters]
+    zero = [name for name, value in zip(parameters, start, strict=True) if value <= 0]
+    if zero:
+        raise ValueError(f"{', '.join(zero)} is 0 and has no scale to fit: set a positive starting value")
+
+    def errors(factors: Iterable[float]) -> list[float]:
+        values = dict(zip(parameters, (s * f for s, f in zip(start, factors, strict=True)), strict=True))
+        return _errors(
+            _with(device, values), values.get("host_sequence_s", HOST_SEQUENCE_S), model, engine, rows, page_tokens
+        )
+
+    factors, sees = _fit(errors, parameters)
+    before, after = errors([1.0] * len(start)), errors(factors)
+    values = dict(zip(parameters, (s * f for s, f in zip(start, factors, strict=True)), strict=True))
+    return Calibration(
+        parameters=tuple(
+            Fitted(name=name, before=first, after=values[name], identifiable=not sees[name], note=sees[name])
+            for name, first in zip(parameters, start, strict=True)
+        ),
+        mean_error_before=_mean(before),
+        mean_error_after=_mean(after),
+        largest_error_before=max(map(abs, before)),
+        largest_error_after=max(map(abs, after)),
+        rows=len(rows),
+        device=_with(device, values),
+        host_sequence_s=values.get("host_sequence_s", HOST_SEQUENCE_S),
+    )
+
+
+def device_yaml(fit: Calibration, *, measured: str) -> str:
+    """A device file with the fitted figures, each saying how well it was fitted to ``measured`` (a file's name)."""
+    device = fit.device
+    error = f"mean error {fit.mean_error_before:.1%} before, {fit.mean_error_after:.1%} after"
+    source = f"fitted to {fit.rows} rows of {measured}: {error}"
+    lines = [f"name: {json.dumps(device.name + ' calibrated')}", f"description: {json.dumps(source)}"]
+    notes = {parameter.name: parameter.note for parameter in fit.parameters}
+    for name in FIGURES:
+        origin, confidence = device.provenance(name) if name in device.sources else ("", "assumed")
+        if name in notes:
+            origin, confidence = source + (f"; not identifiable: {notes[name]}" if notes[name] else ""), "measured"
+        value = getattr(device, name)
+        lines.append(f"{name}: {{value: {value!r}, source: {json.dumps(origin)}, confidence: {confidence}}}")
+    return "\n".join(lines) + "\n"
+
+
+def _fit(
+    errors: Callable[[Iterable[float]], list[float]], parameters: Sequence[str]
+) -> tuple[list[float], dict[str, str]]:
+    """Factors of the best fit, and for each parameter why it is not identifiable (empty when it is)."""
+    import numpy as np
+    from scipy.optimize import least_squares
+
+    low, high = (np.log([BOUNDS[name][side] for name in parameters]) for side in (0, 1))
+
+    def residuals(logs: Any) -> Any:
+        return np.array(errors(np.exp(logs)))
+
+    result = least_squares(residuals, np.zeros(len(parameters)), bounds=(low, high), x_scale=0.1)
+    factors = [float(factor) for factor in np.exp(result.x)]
+    jacobian = np.array(result.jac, float)
+    _, strengths, directions = np.linalg.svd(jacobian, full_matrices=True)
+    strengths = np.concatenate([strengths, np.zeros(len(parameters) - len(strengths))])
+    unseen = directions[strengths * 0.1 / np.sqrt(len(jacobian)) < UNSEEN]
+    notes = {}
+    for index, name in enumerate(parameters):
+        mixed = [
+            other
+            for row in unseen
+            if abs(row[index]) > 0.3
+            for position, other in enumerate(parameters)
+            if position != index and abs(row[position]) > 0.3
+        ]
+        alone = any(abs(row[index]) > 0.3 for row in unseen) and not mixed
+        edge = min(result.x[index] - low[index], high[index] - result.x[index]) < 1e-3
+        notes[name] = (
+            "the rows do not depend on it"
+            if alone
+            else f"only together with {', '.join(dict.fromkeys(mixed))}"
+            if mixed
+            else "the fit ends at its bound"
+            if edge
+            else ""
+        )
+    return factors, notes
+
+
+def _errors(
+    device: Device,
+    host_sequence_s: float,
+    model: Model,
+    engine: EngineConfig,
+    rows: Sequence[Any],
+    page_tokens: int,
+) -> list[float]:
+    """Relative error of each row."""
+    if isinstance(rows[0], TransferRow):
+        dma = make_dma(device)
+        cores = device.cores
+        return [
+            cores * row.transfer_bytes / dma.seconds(row.transfer_bytes, cores) / 1e9 / row.gb_per_s - 1.0
+            for row in rows
+        ]
+    cost = StepCost(device, model, engine, page_tokens=page_tokens, host_sequence_s=host_sequence_s)
+    return [cost.seconds(_load(row, page_tokens, model)) * 1e3 / row.step_ms - 1.0 for row in rows]
+
+
+def _load(row: StepRow, page_tokens: int, model: Model) -> StepLoad:
+    window = next((group.window for group in model.groups if group.window is not None), None)
+    return StepLoad(
+        decode_sequences=row.batch,
+        decode_context_tokens=row.batch * row.context_tokens,
+        decode_pages=row.batch * ceil_div(row.context_tokens, page_tokens),
+        decode_windowed_tokens=0 if window is None else row.batch * min(row.context_tokens, window),
+        sampled_sequences=row.batch,
+    )
+
+
+def _value(device: Device, name: str) -> float:
+    return HOST_SEQUENCE_S if name == "host_sequence_s" else float(getattr(device, name))
+
+
+def _with(device: Device, values: Mapping[str, float]) -> Device:
+    changes: dict[str, Any] = {name: value for name, value in values.items() if name != "host_sequence_s"}
+    return replace(device, **changes)
+
+
+def _mean(errors: Sequence[float]) -> float:
+    return sum(map(abs, errors)) / len(errors)
