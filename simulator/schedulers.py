@@ -73,6 +73,7 @@ class StaticScheduler(Scheduler):
     def _add_decodes(self, now: int) -> None:
         super()._add_decodes(now)
         load = self.load
+        self._width = max(self._width, len(self.running))  # a batch that was swapped out may be back
         if load.prefill_tokens:
             padded = self._width * self._prompt_tokens
             self.ledger.padding_tokens += padded - load.prefill_tokens
