@@ -36,9 +36,12 @@ class Pressure:
     def note(self, sequence: Sequence, now: int) -> None:
         """Record the refusal that just happened to a running sequence (once while it stays stalled)."""
         if not sequence.blocked:
-            shortfall = self.scheduler.allocator.shortfall
-            assert shortfall is not None
-            self.scheduler.ledger.oom(sequence, shortfall, now, during="decode")
+            self._note_shortfall(sequence, now)
+
+    def _note_shortfall(self, sequence: Sequence, now: int) -> None:
+        shortfall = self.scheduler.allocator.shortfall
+        assert shortfall is not None
+        self.scheduler.ledger.oom(sequence, shortfall, now, during="decode")
 
     def refuse(self, sequence: Sequence, now: int) -> bool:
         """The head of the queue does not fit now: it ends (``fail``, returns ``True``) or blocks the queue."""
@@ -151,16 +154,26 @@ class Pressure:
             return [victim]
         return [member for member in victim.group.members if member.state is State.DECODE]
 
-    def resume_swapped(self) -> int:
-        """Bring swapped sequences back, oldest first, while they fit; returns the tokens they compute in this step."""
+    def resume_swapped(self, now: int) -> int:
+        """Bring swapped sequences back, oldest first, while they fit; returns the tokens they compute in this step.
+
+        The samples of a request come back together or not at all: if not even an empty pool has room for them, the
+        request ends (vLLM 0.6 ignores it: ``AllocStatus.NEVER``).
+        """
         scheduler = self.scheduler
         resumed = 0
         while scheduler.swapped:
             head = scheduler.swapped[0]
             members = [s for s in scheduler.swapped if s is head or (head.group and s.group is head.group)]
-            if len(scheduler.running) + len(members) > scheduler.engine.max_num_seqs or not self._swap_in(members):
+            if len(scheduler.running) + len(members) > scheduler.engine.max_num_seqs:
                 break
-            resumed += len(members)
+            if self._swap_in(members):
+                resumed += len(members)
+            elif scheduler.running:
+                break
+            else:
+                self._note_shortfall(head, now)
+                scheduler.end(head, Outcome.oom_decode, now)
         return resumed
 
     def _swap_in(self, members: list[Sequence]) -> bool:

@@ -130,7 +130,7 @@ class Scheduler:
         self.blocked = False
         budget = self._continue_running(self.engine.max_num_batched_tokens, now)
         if not self.preempted_in_step:
-            budget = self._resume_swapped(budget)
+            budget = self._resume_swapped(budget, now)
             self._admit_waiting(budget, now)
         self._add_decodes(now)
         return self.load if self.load.decode_sequences or self.load.prefill_tokens else None
@@ -371,8 +371,8 @@ class Scheduler:
             return None
         return self.waiting[0].arrival_ns + self._queue_timeout_ns
 
-    def _resume_swapped(self, budget: int) -> int:
-        return budget - self.pressure.resume_swapped() if self.swapped else budget
+    def _resume_swapped(self, budget: int, now: int) -> int:
+        return budget - self.pressure.resume_swapped(now) if self.swapped else budget
 
     def admission_open(self) -> bool:
         """Whether an arrival could be admitted at once (so a leap must stop for it)."""

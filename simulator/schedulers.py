@@ -32,7 +32,7 @@ class PrefillFirstScheduler(Scheduler):
             before, seated = self.chances(), len(self.running)
             self._continue_running(self.engine.max_num_batched_tokens, now)
             if not self.preempted_in_step:
-                self._resume_swapped(self.engine.max_num_batched_tokens)
+                self._resume_swapped(self.engine.max_num_batched_tokens, now)
             self.chances_changed = self.better(before) or len(self.running) < seated
         self._add_decodes(now)
         return self.load if self.load.decode_sequences or self.load.prefill_tokens else None
