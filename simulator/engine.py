@@ -215,7 +215,8 @@ class Engine:
 
     def _schedule(self, now: int) -> StepLoad | None:
         scheduler, recorder = self.scheduler, self.recorder
-        self._maintain(now)
+        # Tidying up, if it is time, is charged to the step about to run.
+        self.allocator.maintain(now, map(scheduler.holding, scheduler.running))
         load = scheduler.schedule(now)
         recorder.blocked = scheduler.blocked
         recorder.memory(now)
@@ -223,11 +224,6 @@ class Engine:
         if self._verify:
             self.allocator.check(scheduler.live_holdings())
         return load
-
-    def _maintain(self, now: int) -> None:
-        """Let the allocator tidy up if it is time; what that costs is charged to the step about to run."""
-        if self._maintenance_due(now):
-            self.allocator.maintain(now, self.scheduler.live_holdings())
 
     def _run_steps(self, load: StepLoad, now: int, *, may_leap: bool) -> int:
         """Take the scheduled step and, if it only decodes, as many more as nothing can interrupt; the end time.
