@@ -253,10 +253,6 @@ class Engine:
             limits.append(deadline)
         return min(limits)
 
-    def _maintenance_due(self, now: int) -> bool:
-        due = self.allocator.maintenance_due_ns(now)
-        return due is not None and due <= now
-
     def _live_tokens(self, load: StepLoad) -> int:
         scheduler = self.scheduler
         step = self.batch.step + (1 if load.decode_sequences else 0)
@@ -315,7 +311,8 @@ class Engine:
     def _standing(self) -> tuple[object, ...]:
         """What an empty step may change so that the next one is answered differently."""
         ledger = self.ledger
-        return ledger.ended_count, ledger.preemption_count, ledger.stalls, self.scheduler.chances()
+        moves = self.allocator.totals.moves
+        return ledger.ended_count, ledger.preemption_count, ledger.stalls, moves, self.scheduler.chances()
 
     def _hopeless(self) -> bool:
         """Nothing runs although sequences are live: no arrival can help those that hold all the memory."""

@@ -155,7 +155,7 @@ class Scheduler:
 
     def _charge_work(self) -> None:
         work, load = self.allocator.work, self.load
-        if work.any():
+        if work.any() and load.tokens:
             load.new_pages += work.new_pages
             load.copied_bytes += work.copied_bytes
             load.allocator_cycles += work.search_cycles
