@@ -49,6 +49,8 @@ class PagedCowAllocator(SharedTables):
         self.enable_prefix_caching = enable_prefix_caching
         self._names_one_by_one = rules.deduplicate or rules.computed_next_step
         self._uncomputed: set[int] = set()
+        # demand, known tokens, version of the pages, answer: a blocked request asks again at every step
+        self._hits_asked: tuple[Demand, int, int, Hits] | None = None
         self._seen_requests = bytearray()
 
     # ---- asking
@@ -164,10 +166,15 @@ class PagedCowAllocator(SharedTables):
     def _hits(self, demand: Demand, known_tokens: int) -> Hits:
         if not self.enable_prefix_caching:
             return no_hits(len(self.layout.groups))
+        asked = self._hits_asked
+        if asked is not None and asked[0] is demand and asked[1:3] == (known_tokens, self.pages.version):
+            return asked[3]
         limit = known_tokens if self.rules.share_whole_prompt else known_tokens - 1
         rows = limit // self.layout.page_tokens
         keys = key_ranges(cast(SharedDemand, demand), 0, rows, self.layout.page_tokens)
-        return find_hits(self.pages, self.layout, keys)
+        hits = find_hits(self.pages, self.layout, keys)
+        self._hits_asked = demand, known_tokens, self.pages.version, hits
+        return hits
 
     def _computed_tokens(self, hits: Hits, known_tokens: int) -> int:
         """Tokens of a hit that need no computing: never the last one known, whole pages."""

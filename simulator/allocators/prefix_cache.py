@@ -33,6 +33,8 @@ class SharedPages(PagePool):
         #: cached pages now, and pages whose content has been given up so far
         self.cached_pages = 0
         self.evictions = 0
+        #: changes whenever a look-up may be answered differently
+        self.version = 0
         self._keys: list[int | None] = []
         self._pages: dict[int, int] = {}
         # key -> further pages with the same content, oldest first; vLLM v1 lets such pages live side by side
@@ -121,6 +123,7 @@ class SharedPages(PagePool):
     def name(self, pages: Iterable[int], keys: Iterable[int]) -> None:
         """Record the content of each page, unless it is known. A page found earlier for a key stays the one found."""
         known, found = self._keys, self._pages
+        self.version += 1
         for page, key in zip(pages, keys, strict=True):
             if known[page] is None:
                 assert self.references[page] > 0, f"page {page} is not held by anybody"
@@ -139,23 +142,21 @@ class SharedPages(PagePool):
         return page < len(self._keys) and self._keys[page] is not None
 
     def check(self) -> None:
-        """Assert that references, keys and the queue agree; O(pages handed out)."""
-        references, keys = self.references, self._keys
+        """Assert that references, keys and the queue agree; O(pages), mostly at C speed: it runs at every step."""
+        references, keys, pages, twins = self.references, self._keys, self._pages, self._twins
         assert self.total_references == sum(references), "the sum of references drifted"
         assert min(references, default=0) >= 0, "a page has a negative reference count"
-        cached = [page for page in self._released if keys[page] is not None]
-        assert len(cached) == self.cached_pages, "the number of cached pages drifted"
-        assert all(references[page] == 0 for page in self._released), "an owned page waits for reuse"
-        free = self.free_ids()
+        free, fresh = self.free_ids(), len(references)
         assert len(set(free)) == len(free) == len(self), "a page is free twice"
-        assert all(references[page] == 0 for page in free if page < len(references)), "an owned page is free"
-        unknown = PagePool.free_ids(self)
-        assert not any(self.has_content(page) for page in unknown), "a free page has a content"
-        found = list(chain(self._pages.values(), *self._twins.values()))
-        assert len(found) == len(set(found)) == sum(key is not None for key in keys), "the key map drifted"
-        for key, page in self._pages.items():
-            assert all(keys[twin] == key for twin in (page, *self._twins.get(key, ()))), f"page {page} has another key"
-        assert self._twins.keys() <= self._pages.keys(), "a twin has lost its first page"
+        assert not any(references[page] for page in free if page < fresh), "an owned page is free"
+        unknown = list(map(keys.__getitem__, self._released)).count(None)
+        assert len(self._released) - unknown == self.cached_pages, "the number of cached pages drifted"
+        assert not any(map(self.has_content, PagePool.free_ids(self))), "a free page has a content"
+        assert list(map(keys.__getitem__, pages.values())) == list(pages), "a page is found under another key"
+        assert all(keys[twin] == key for key, others in twins.items() for twin in others), "a twin has another key"
+        assert twins.keys() <= pages.keys(), "a twin has lost its first page"
+        found = list(chain(pages.values(), *twins.values()))
+        assert len(set(found)) == len(found) == len(keys) - keys.count(None), "the key map drifted"
 
     # ---- how
 
@@ -170,6 +171,7 @@ class SharedPages(PagePool):
         """The ``count`` pages released longest ago; what they held is forgotten."""
         released, keys, pages, twins = self._released, self._keys, self._pages, self._twins
         taken = []
+        self.version += count
         for _ in range(count):
             page = released.popitem(last=False)[0]
             taken.append(page)
