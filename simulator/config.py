@@ -57,6 +57,16 @@ def _page_size(value: object) -> object:
 PageSize = Annotated[int | str, BeforeValidator(_page_size)]
 
 
+FaultKind = Literal["missed_end_of_sequence", "forgotten_decrement", "stale_page_table", "double_release"]
+
+
+class FaultConfig(Config):
+    """A mistake to plant into memory management: every ``every``-th release goes wrong."""
+
+    kind: FaultKind
+    every: int = Field(100, ge=1)
+
+
 class PoolConfig(Config):
     """What every allocator may override about its pool."""
 

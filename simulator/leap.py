@@ -26,7 +26,7 @@ class Leap:
 
     def __init__(self, scheduler: Scheduler, cost: StepCost, recorder: Recorder) -> None:
         self._scheduler = scheduler
-        self._cost = cost
+        self.cost = cost
         self._recorder = recorder
         self._batch = scheduler.batch
         self._allocator = scheduler.allocator
@@ -69,9 +69,9 @@ class Leap:
     def _take_step(self, step: int, now: int) -> int:
         batch, recorder, work, size = self._batch, self._recorder, self._allocator.work, self._batch.size
         tokens = batch.context_tokens(step)
-        duration = self._cost.decode_ns(size, tokens, batch.pages(step), batch.windowed_tokens(step))
+        duration = self.cost.decode_ns(size, tokens, batch.pages(step), batch.windowed_tokens(step))
         if work.any():
-            duration += self._cost.memory_ns(work.copied_bytes, 0, work.search_cycles)
+            duration += self.cost.memory_ns(work.copied_bytes, 0, work.search_cycles)
             work.clear()
         recorder.hold(duration, tokens)
         recorder.count_step(sequences=size, outputs=size, prompt_tokens=0, duration_ns=duration)
@@ -85,7 +85,7 @@ class Leap:
         batch, size = self._batch, self._batch.size
         steps = np.arange(step + 1, step + 1 + count, dtype=np.int64)
         tokens = batch.context_tokens(steps)
-        durations = self._cost.decode_ns_array(size, tokens, batch.pages(steps), batch.windowed_tokens(steps))
+        durations = self.cost.decode_ns_array(size, tokens, batch.pages(steps), batch.windowed_tokens(steps))
         ends = now + np.cumsum(durations)
         taken = int(np.searchsorted(ends[:-1], stop_ns, side="left")) + 1
         if taken < count:

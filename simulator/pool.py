@@ -111,6 +111,7 @@ def _paged(config: PagedKinds, parts: PoolParts, layout: PageLayout, max_pages: 
             null_page=null_page,
             reverse_release=profile.reverse_release,
             chunk_tokens=chunk_tokens,
+            host=host,
         )
     assert isinstance(config, PagedConfig)
     return PagedAllocator(
@@ -120,6 +121,7 @@ def _paged(config: PagedKinds, parts: PoolParts, layout: PageLayout, max_pages: 
         null_page=null_page,
         reverse_release=profile.reverse_release,
         chunk_tokens=chunk_tokens,
+        host=host,
     )
 
 
@@ -167,8 +169,7 @@ def _layer_pages(page_bytes: int, buckets: dict[int | None, tuple[int, int]], wi
             ]
         )
     groups = [
-        PageGroup(token_bytes, copies=layers, window_tokens=window)
-        for window, (layers, token_bytes) in buckets.items()
+        PageGroup(token_bytes, copies=layers, window_tokens=window) for window, (layers, token_bytes) in buckets.items()
     ]
     return PageLayout(page_tokens, page_bytes, tuple(groups))
 

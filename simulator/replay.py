@@ -106,7 +106,8 @@ class Replay:
         recorder, bytes_per_token = self.recorder, self.allocator.bytes_per_token
         while recorder.next_row_ns < now:
             at = recorder.next_row_ns
-            recorder.sample(at + 1, self._tokens.before(at + 1), running=len(self._tokens), requeued=0, swapped=0)
+            recorder.queues = (len(self._tokens), 0, 0)
+            recorder.sample(at + 1, self._tokens.before(at + 1))
         if self._live:
             recorder.busy_ns += now - self.now_ns
         # Lengths only rise in between, so the peak of a stretch is at its end.

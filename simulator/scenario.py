@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
 from simulator import checks, explain
 from simulator.catalogue import find_scenario, scenario_dir, scenario_names
-from simulator.config import AllocatorConfig, ContiguousConfig, EngineConfig, PagedConfig
+from simulator.config import AllocatorConfig, ContiguousConfig, EngineConfig, FaultConfig, PagedConfig
 from simulator.device import Device, DeviceConfig, load_device
 from simulator.errors import InputError, Problem, printable
 from simulator.fields import Config
@@ -43,6 +43,7 @@ class Scenario(Config):
     workload: WorkloadConfig
     engine: EngineConfig = EngineConfig()
     allocators: Annotated[tuple[AllocatorConfig, ...], Field(min_length=1)] = _DEFAULT_ALLOCATORS
+    faults: tuple[FaultConfig, ...] = ()
     seed: int = Field(0, ge=0, lt=2**63)
     _base_dir: Path = PrivateAttr(default=Path())
     _origins: Origins | None = PrivateAttr(default=None)

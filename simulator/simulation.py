@@ -15,6 +15,7 @@ from simulator.engine import Engine, EngineRun
 from simulator.errors import InputError, Problem
 from simulator.ledger import Ledger
 from simulator.metrics import RunResult, summarise
+from simulator.observation import Observation, observe_allocator
 from simulator.pool import UNLIMITED_PAGES, PoolParts, build_allocator
 from simulator.replay import Replay
 from simulator.requests import Requests
@@ -123,14 +124,15 @@ def run_one(
     watch: Watch | None = None,
 ) -> RunResult:
     """One allocator over one set of requests."""
+    observation = observe_allocator(allocator, scenario.faults, verify=verify)
     started = time.perf_counter()
     if scenario.engine.scheduler == "replay":
         run = _replay(scenario, requests, allocator, verify=verify, watch=watch)
     else:
-        run = _engine(scenario, requests, allocator, verify=verify, leap=leap, watch=watch).run()
+        run = _serve(scenario, requests, observation, leap=leap, watch=watch)
     wall_s = time.perf_counter() - started
     warmup = scenario.workload.warmup
-    return summarise(
+    result = summarise(
         run,
         requests,
         allocator,
@@ -139,33 +141,57 @@ def run_one(
         warmup_s=0.0 if warmup == "auto" else warmup,
         wall_s=wall_s,
     )
+    if observation.faulty:
+        result.summary["faults"] = observation.findings(run.detail)
+    return result
 
 
-def _engine(
-    scenario: Scenario,
-    requests: Requests,
-    allocator: Allocator,
-    *,
-    verify: bool,
-    leap: bool,
-    watch: Watch | None,
-) -> Engine:
-    model, settings = scenario.loaded_model, scenario.engine
+def _serve(
+    scenario: Scenario, requests: Requests, observation: Observation, *, leap: bool, watch: Watch | None
+) -> EngineRun:
+    model, settings, allocator = scenario.loaded_model, scenario.engine, observation.allocator
     windows = [group.window for group in model.groups if group.window is not None]
     horizon = scenario.workload.horizon
-    page_tokens = allocator.tile_tokens if allocator.max_pages else TILE_TOKENS
-    return Engine(
+    costs = _step_costs(scenario, allocator.tile_tokens if allocator.max_pages else TILE_TOKENS)
+    engine = Engine(
         requests,
         engine=settings,
         allocator=allocator,
-        cost=StepCost(scenario.loaded_device, model, settings, page_tokens=page_tokens),
+        cost=costs(1.0),
+        cost_for_runs=None if allocator.mean_run_pages is None else costs,
         max_model_len=scenario.budget.max_model_len,
         window_tokens=max(windows) if windows else None,
         horizon_ns=None if horizon is None else to_ns(horizon),
         leap=leap,
-        verify=verify,
+        leaky=observation.faulty,
         watch=watch,
     )
+    try:
+        return engine.run()
+    except AssertionError as error:
+        if not observation.faulty:
+            raise
+        # A planted mistake was noticed where the engine cannot go on.
+        return engine.leave("interrupted", str(error))
+
+
+def _step_costs(scenario: Scenario, page_tokens: int) -> Callable[[float], StepCost]:
+    """Step costs by the mean number of adjacent pages that one transfer reads, in quarters of a page."""
+    known: dict[int, StepCost] = {}
+
+    def costs(run_pages: float) -> StepCost:
+        quarters = max(4, round(4 * run_pages))
+        if quarters not in known:
+            known[quarters] = StepCost(
+                scenario.loaded_device,
+                scenario.loaded_model,
+                scenario.engine,
+                page_tokens=page_tokens,
+                run_pages=quarters / 4,
+            )
+        return known[quarters]
+
+    return costs
 
 
 def _replay(

@@ -165,6 +165,11 @@ class Allocator(ABC):
     compacts_on_failure: bool = False
 
     @property
+    def mean_run_pages(self) -> float | None:
+        """Mean length of the pieces of adjacent pages in live page tables, if the allocator sees to it; else ``None``."""
+        return None
+
+    @property
     def table_entries(self) -> int:
         """Page-table entries of all sequences; a shared page counts once for each. 0 where nothing is shared."""
         return 0

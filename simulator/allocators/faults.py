@@ -7,14 +7,14 @@ stays as it is; whether and when it is noticed is the business of ``Allocator.ch
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 from simulator.allocators.base import Allocator, Demand, Holding
 from simulator.allocators.paged import PagedAllocator, PagedHolding
 from simulator.allocators.shared_tables import SharedTables
+from simulator.config import FaultKind
 
-FaultKind = Literal["missed_end_of_sequence", "forgotten_decrement", "stale_page_table", "double_release"]
-
+__all__ = ["FaultInjector", "FaultKind", "Injected"]
 
 @dataclass(frozen=True, slots=True)
 class Injected:

@@ -1,0 +1,57 @@
+"""Looking over an allocator's shoulder: ``--verify``, and mistakes planted on purpose (``faults:``).
+
+A planted mistake must be noticed: the run goes on under observation as far as it can, and the summary tells what was
+planted, what the checks found, and when the first request ran out of memory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.allocators.base import Allocator
+from simulator.allocators.faults import FaultInjector
+from simulator.allocators.verify import VerifyingAllocator, verified
+from simulator.config import FaultConfig
+from simulator.errors import InputError, Problem
+
+#: operations between two readings of every page table; what an operation touches is always read
+CHECK_EVERY = 256
+#: findings quoted in the summary
+_QUOTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """``allocator`` is what the engine talks to: the bare one, or one that watches it."""
+
+    allocator: Allocator
+    injectors: tuple[FaultInjector, ...] = ()
+
+    @property
+    def faulty(self) -> bool:
+        """Whether mistakes are planted, so that memory may be missing at the end."""
+        return bool(self.injectors)
+
+    def findings(self, detail: str) -> dict[str, Any]:
+        """What was planted and what was noticed; ``detail`` is the message that ended the run early, if one did."""
+        assert isinstance(self.allocator, VerifyingAllocator)
+        messages = [violation.message for violation in self.allocator.violations]
+        messages += [detail] if detail and detail not in messages else []
+        planted = [mistake for injector in self.injectors for mistake in injector.injected]
+        return {
+            "planted": len(planted),
+            "planted_requests": [mistake.request_id for mistake in planted[:_QUOTED]],
+            "noticed": len(messages),
+            "messages": messages[:_QUOTED],
+        }
+
+
+def observe_allocator(allocator: Allocator, faults: Sequence[FaultConfig], *, verify: bool) -> Observation:
+    """``allocator`` with ``faults`` planted, watched if there are any or ``verify`` asks for it."""
+    try:
+        injectors = tuple(FaultInjector(allocator, fault.kind, fault.every).install() for fault in faults)
+    except ValueError as error:
+        raise InputError([Problem(key="faults", message=f"{allocator.kind}: {error}")]) from None
+    if not verify and not injectors:
+        return Observation(allocator)
+    return Observation(verified(allocator, every=CHECK_EVERY, stop=not injectors), injectors)
