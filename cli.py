@@ -80,6 +80,8 @@ Settings = Annotated[
 OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no warnings on stderr.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed in place of the scenario's.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; default: one for each usable core.")]
+Confidence = Annotated[float, typer.Option(min=0.5, max=0.999999, help="Of the intervals, on both sides together.")]
 
 ReportLanguage = Annotated[Language | None, typer.Option("--lang", help="Language of the report's words.")]
 ResultsFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that `simulate run` wrote.")]
@@ -242,6 +244,55 @@ def memory(
         terminal.print_budget(document, f"{loaded.loaded_model.name} on {target.count} x {target.name}")
     if not loaded.budget.fits:
         _refuse(loaded.budget)
+
+
+@app.command()
+def compare(
+    scenario: ScenarioName,
+    *,
+    replications: Annotated[int, typer.Option(min=1, help="Paired repetitions.")] = 10,
+    allocator: Annotated[
+        list[str] | None, typer.Option("--allocator", metavar="NAME", help="Only this allocator. Repeatable.")
+    ] = None,
+    vary: Annotated[
+        str | None, typer.Option("--vary", metavar="KEY=A:B:STEP", help="Once for each value of a key (or KEY=A,B,C).")
+    ] = None,
+    confidence: Confidence = 0.95,
+    settings: Settings = None,
+    seed: Seed = None,
+    jobs: Jobs = None,
+    output_format: OutputFormat = Format.table,
+    quiet: Quiet = False,
+) -> None:
+    """Which allocator loses fewer requests: all meet the same requests in each of several replications."""
+    from simulator import planner
+    from simulator.grid import parse_axis
+    from simulator.progress import reporting
+    from simulator.tasks import usable_processes
+
+    axis = parse_axis(vary, "--vary") if vary else None
+    scenarios = planner.varied(scenario, planner.with_seed(settings or (), seed), axis)
+    chosen = _chosen_allocators(scenarios[0], allocator or ())
+    with reporting(enabled=not quiet) as progress:
+        found = planner.comparisons(
+            scenarios,
+            replications=replications,
+            confidence=confidence,
+            allocators=chosen,
+            jobs=usable_processes(jobs),
+            progress=progress,
+        )
+    if output_format is Format.json:
+        _print_json(
+            planner.comparison_document(scenarios[0], found, axis, replications=replications, confidence=confidence)
+        )
+        return
+    from simulator import compare_table
+
+    if axis is None:
+        compare_table.print_comparison(found[0])
+    else:
+        compare_table.print_series(axis.key, axis.values, found)
 
 
 @app.command(name="cache-curve")

@@ -1,0 +1,76 @@
+"""Many independent simulations on several processes, with results in the order of the tasks.
+
+What a task gives does not depend on where or when it runs, so the results are the same for any number of processes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+Task = TypeVar("Task")
+Found = TypeVar("Found")
+
+
+class Runner(Protocol):
+    """Calls ``function`` with each task; yields ``(index, result)`` as they finish, in any order."""
+
+    def __call__(self, function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[tuple[int, Found]]: ...
+
+
+def in_order(runner: Runner, function: Callable[[Task], Found], tasks: Sequence[Task]) -> list[Found]:
+    """The results in the order of the tasks."""
+    placed = dict(runner(function, tasks))
+    return [placed[index] for index in range(len(tasks))]
+
+
+def one_by_one(function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[tuple[int, Found]]:
+    """The runner of a single process."""
+    for index, task in enumerate(tasks):
+        yield index, function(task)
+
+
+@contextmanager
+def processes(jobs: int) -> Iterator[Runner]:
+    """A runner with ``jobs`` processes; with one job everything happens in this process.
+
+    Tasks and results cross process borders by pickle. An interrupt stops the waiting tasks at once.
+    """
+    if jobs <= 1:
+        yield one_by_one
+        return
+    import signal
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
+    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+
+        def run(function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[tuple[int, Found]]:
+            futures = {pool.submit(function, task): index for index, task in enumerate(tasks)}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+
+        try:
+            yield run
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def watched(runner: Runner, progress: Callable[[str, int, int], None] | None, label: str) -> Runner:
+    """The same runner, telling ``progress`` how many tasks of how many are done."""
+    if progress is None:
+        return runner
+
+    def run(function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[tuple[int, Found]]:
+        progress(label, 0, len(tasks))
+        for done, finished in enumerate(runner(function, tasks), 1):
+            yield finished
+            progress(label, done, len(tasks))
+
+    return run
+
+
+def usable_processes(jobs: int | None) -> int:
+    """``jobs``, or the number of cores that this process may use."""
+    import os
+
+    return jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else jobs or os.cpu_count() or 1
