@@ -5,6 +5,7 @@ is written through the page table when tokens are computed and moved when the al
 """
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from simulator.allocators.host_pool import HostPool
 from simulator.allocators.paged import PageLayout, plain_layout
@@ -235,7 +236,9 @@ class World:
     def _check_bytes(self) -> None:
         """Stored bytes = lengths - discount, and no slot that will be filled is in the tail."""
         live = [s for s in self.sequences if s.on_device]
-        stored_bytes = tail_bytes = 0
+        stored_bytes = tail_bytes = Fraction(0)
+        # whole bytes cannot say how much one of several unequal tables stores; over full rows they are exact
+        slack = sum(group.token_bytes % group.copies > 0 for group in self.layout.groups)
         for index, group in enumerate(self.layout.groups):
             slots: dict[tuple[int, int], bool] = {}
             stored: set[tuple[int, int]] = set()
@@ -245,12 +248,15 @@ class World:
                     if position < sequence.computed_tokens + sequence.early_tokens:
                         stored.add((page, slot))
             pages = len({page for page, _ in slots})
-            stored_bytes += len(stored) * group.token_bytes // group.copies
-            tail_bytes += list(slots.values()).count(False) * group.token_bytes // group.copies
-            tail_bytes += pages * self.layout.page_bytes - len(slots) * group.token_bytes // group.copies
+            token_bytes = Fraction(group.token_bytes, group.copies)
+            stored_bytes += len(stored) * token_bytes
+            tail_bytes += (list(slots.values()).count(False) - len(slots)) * token_bytes
+            tail_bytes += pages * self.layout.page_bytes
         counted = sum(s.computed_tokens for s in live) * self.layout.bytes_per_token
-        assert counted - self.allocator.discount_bytes == stored_bytes
-        assert self.allocator.tail_bytes == tail_bytes
+        difference = abs(counted - self.allocator.discount_bytes - stored_bytes)
+        assert difference == 0 or difference < slack
+        difference = abs(self.allocator.tail_bytes - tail_bytes)
+        assert difference == 0 or difference < slack
 
     # ---- how
 
