@@ -50,9 +50,9 @@ class Engine:
     """One serving instance over one workload with one allocator.
 
     ``horizon_ns`` ends the run at the first scheduling point not before it. ``watch`` is called now and then with the
-    engine itself (progress, interruption). ``verify`` asserts every allocator invariant at each scheduling point; ``leaky``
-    expects planted mistakes, so that memory may be missing at the end. ``cost_for_runs`` gives the step costs for a mean
-    number of adjacent pages, which a compacting allocator changes as it goes.
+    engine itself (progress, interruption). ``verify`` asserts every allocator invariant at each scheduling point;
+    ``leaky`` expects planted mistakes, so that memory may be missing at the end. ``cost_for_runs`` gives the step costs
+    for a mean number of adjacent pages, which a compacting allocator changes as it goes.
     """
 
     def __init__(

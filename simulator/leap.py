@@ -1,8 +1,8 @@
 """Many decode steps in one go, exactly.
 
-After a scheduled step in which nothing was left to decide, the batch simply decodes on. A leap takes those steps without
-going back to the scheduler and ends where anything could be decided: a sequence completes, memory may not suffice,
-what a blocked request is offered has changed, an arrival could be admitted, a queue time-out or maintenance is
+After a scheduled step in which nothing was left to decide, the batch simply decodes on. A leap takes those steps
+without going back to the scheduler and ends where anything could be decided: a sequence completes, memory may not
+suffice, what a blocked request is offered has changed, an arrival could be admitted, a queue time-out or maintenance is
 due, the horizon is reached. Inside a leap every step still has its own page allocations and its own duration.
 
 Stretches in which no sequence needs its allocator are one array each: lengths grow by one a step, so contexts,

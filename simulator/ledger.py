@@ -66,7 +66,7 @@ class Ledger:
             sequence.lost_tokens = 0
 
     def first_token(self, sequence: Sequence, now: int) -> None:
-        """The first output of a request exists (later calls, after a recompute or for other samples, change nothing)."""
+        """The first output of a request exists (calls after a recompute or for other samples change nothing)."""
         self.idle_preemptions = 0
         if self.first_token_ns[sequence.request_id] == NEVER:
             self.first_token_ns[sequence.request_id] = now

@@ -235,6 +235,6 @@ def _pages_key(config: AllocatorConfig) -> str:
 def _too_much(key: str, wanted: int, budget: int) -> Problem:
     return Problem(
         key=key,
-        message=f"asks for {format_bytes(wanted)} ({wanted:,} bytes) of KV memory on each device; the memory budget leaves "
-        f"{format_bytes(budget)} ({budget:,} bytes)",
+        message=f"asks for {format_bytes(wanted)} ({wanted:,} bytes) of KV memory on each device; the memory budget "
+        f"leaves {format_bytes(budget)} ({budget:,} bytes)",
     )

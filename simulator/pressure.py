@@ -106,7 +106,7 @@ class Pressure:
         return min(others, key=lambda s: (batch.outputs(s), -s.prompt_tokens, -s.serial, -s.sample))
 
     def preempt(self, victim: Sequence, now: int) -> None:
-        """Take the memory of ``victim`` away. A swap takes all samples of its request; prompts are always recomputed."""
+        """Take the memory of ``victim`` away. A swap takes all samples of its request; prompts are recomputed."""
         scheduler = self.scheduler
         scheduler.preempted_in_step = True
         if self.policy == "preempt_swap" and victim.state is State.DECODE:

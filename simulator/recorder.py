@@ -99,7 +99,7 @@ class Recorder:
             self.peak_used_bytes = used_bytes
 
     def hold_steps(self, durations_ns: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], sequences: int) -> None:
-        """``hold`` and ``count_step`` for decode steps of the same ``sequences`` in which nothing but lengths changed."""
+        """``hold`` and ``count_step`` for decode steps in which nothing but the lengths of ``sequences`` changed."""
         allocator, span_ns, count = self.allocator, int(durations_ns.sum()), len(durations_ns)
         token_ns = int(np.dot(durations_ns, tokens))
         self.used_byte_ns += token_ns * allocator.bytes_per_token - span_ns * allocator.discount_bytes

@@ -1,5 +1,6 @@
 """Small worlds for engine tests: requests by hand or by hypothesis, plain step costs, every allocator."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,7 +74,7 @@ def requests_of(
     prefixes: list[tuple[int, int]] | None = None,
     closed: ClosedLoop | None = None,
 ) -> Requests:
-    """Requests from ``(arrival_ns, prompt, output)`` rows; ``prefixes`` gives each an ``(id, tokens)`` or ``(-1, 0)``."""
+    """Requests from ``(arrival_ns, prompt, output)`` rows; ``prefixes``: each an ``(id, tokens)`` or ``(-1, 0)``."""
     arrival, prompt, output = (np.array([row[i] for row in rows], np.int64) for i in range(3))
     count = len(rows)
     prefix = None
@@ -145,7 +146,14 @@ class World:
             **self.options,
         )
 
-    def run(self, *, leap: bool = True, verify: bool = True, cost: PlainCost | None = None) -> tuple[EngineRun, Engine]:
+    def run(
+        self,
+        *,
+        leap: bool = True,
+        verify: bool = True,
+        cost: PlainCost | None = None,
+        watch: Callable[[Engine], bool] | None = None,
+    ) -> tuple[EngineRun, Engine]:
         engine = Engine(
             self.requests,
             engine=self.engine,
@@ -156,6 +164,7 @@ class World:
             horizon_ns=self.horizon_ns,
             leap=leap,
             verify=verify,
+            watch=watch,
         )
         return engine.run(), engine
 
@@ -219,9 +228,7 @@ def worlds(draw: st.DrawFn, kinds: tuple[str, ...] = ("contiguous", "paged", "pa
     window = draw(st.sampled_from([None, 5, 12])) if kind in ("paged", "paged_cow") else None
     samples = draw(st.sampled_from([1, 1, 1, 3])) if window is None else 1
     return World(
-        requests=requests_of(
-            rows, samples=samples, prefixes=prefixes if draw(st.booleans()) else None, closed=closed
-        ),
+        requests=requests_of(rows, samples=samples, prefixes=prefixes if draw(st.booleans()) else None, closed=closed),
         engine=engine,
         kind=kind,
         pool_pages=max(2, draw(st.integers(10, 120)) // page_tokens),

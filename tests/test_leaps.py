@@ -10,23 +10,23 @@ from simulator.sequence import Outcome
 from engine_worlds import World, worlds
 
 
+_FACTS = (
+    *("outcome", "arrived_ns", "started_ns", "first_token_ns", "finished_ns", "preemptions", "hit_tokens"),
+    *("output_tokens", "cause", "events", "oom_events", "preemption_count", "recomputed_tokens", "swapped_bytes"),
+    *("swap_refusals", "stalls", "padding_tokens"),
+)
+_MEMORY = (
+    *("used_byte_ns", "peak_used_bytes", "steps", "sequence_steps", "peak_sequences", "busy_ns"),
+    *("output_tokens", "prompt_tokens", "rows"),
+)
+
+
 def digest(world: World, *, leap: bool) -> dict[str, Any]:
     """Everything that a run leaves behind."""
     run, engine = world.run(leap=leap)
     ledger, recorder, allocator = run.ledger, run.recorder, engine.allocator
-    facts = {
-        name: getattr(ledger, name)
-        for name in (
-            "outcome arrived_ns started_ns first_token_ns finished_ns preemptions hit_tokens output_tokens cause events "
-            "oom_events preemption_count recomputed_tokens swapped_bytes swap_refusals stalls padding_tokens"
-        ).split()
-    }
-    memory = {
-        name: getattr(recorder, name)
-        for name in (
-            "used_byte_ns peak_used_bytes steps sequence_steps peak_sequences busy_ns output_tokens prompt_tokens rows"
-        ).split()
-    }
+    facts = {name: getattr(ledger, name) for name in _FACTS}
+    memory = {name: getattr(recorder, name) for name in _MEMORY}
     integrals = {
         name: (value.total, value.peak)
         for name in ("allocated", "tail", "unavailable", "dead", "entries")
@@ -76,6 +76,7 @@ def test_every_run_ends_with_every_request_accounted_for(world: World) -> None:
         assert engine.allocator.allocated_bytes == 0
     for i in range(len(world.requests)):
         if ledger.outcome[i] == Outcome.completed:
-            wanted = min(int(world.requests.output_tokens[i]), world.max_model_len - int(world.requests.prompt_tokens[i]))
+            room = world.max_model_len - int(world.requests.prompt_tokens[i])
+            wanted = min(int(world.requests.output_tokens[i]), room)
             assert ledger.output_tokens[i] == max(1, wanted)
             assert ledger.arrived_ns[i] <= ledger.started_ns[i] <= ledger.first_token_ns[i] <= ledger.finished_ns[i]

@@ -166,7 +166,7 @@ class Allocator(ABC):
 
     @property
     def mean_run_pages(self) -> float | None:
-        """Mean length of the pieces of adjacent pages in live page tables, if the allocator sees to it; else ``None``."""
+        """Mean length of the pieces of adjacent pages in live page tables, if the allocator sees to it."""
         return None
 
     @property
