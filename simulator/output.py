@@ -73,12 +73,13 @@ def _write_data(result: "Result", outputs: "Outputs", scenario: "Scenario", pool
 
     from simulator.tables import run_rows, write_table
 
-    maps = [pool_map.columns() for pool_map in pool_maps] or [{} for _ in result.runs]
+    ends_s = [run.summary["simulated_s"] for run in result.runs]
+    maps = [pool_map.columns(end_s) for pool_map, end_s in zip(pool_maps, ends_s, strict=True)]
     for table, columns in (
         ("requests", [run.requests for run in result.runs]),
         ("timeline", [run.timeline for run in result.runs]),
         ("oom_events", [run.oom_events for run in result.runs]),
-        ("pool_map", maps),
+        ("pool_map", maps or [{} for _ in ends_s]),
     ):
         stream = io.BytesIO()
         write_table(stream, run_rows([run.summary for run in result.runs], columns))

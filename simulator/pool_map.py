@@ -2,7 +2,7 @@
 
 A recorder looks at the pool now and then, from the engine's ``watch`` hook, never from its inner loop. It looks at one
 address in every ``n`` (``MAX_ADDRESSES`` in all, evenly spaced), so shares of colours in the map are unbiased, and
-keeps at most ``MAX_SNAPSHOTS`` instants: when there are more, every second one is dropped and the interval doubles. A
+keeps at most ``MAX_SNAPSHOTS`` instants: when there are more, the interval grows and some are dropped. A
 snapshot costs time proportional to the pages in all page tables (or to the number of ranges).
 
 The instants are scheduling points, so they lie where the leaps of the engine end.
@@ -32,6 +32,7 @@ MAX_SNAPSHOTS = 160
 _MAX_VISITS = 6_000_000
 _LEAST_SNAPSHOTS = 24
 _FIRST_INTERVAL_NS = 1_000_000
+_UNLIMITED_BYTES = 1 << 45
 
 
 class PoolMaps:
@@ -63,8 +64,8 @@ class PoolMap:
 
     def __post_init__(self) -> None:
         units = pool_units(self.allocator)
-        # From 2 ** 31 on the pool was called unlimited: most of it is never touched, and a map would be empty.
-        count = 0 if units >= 2**31 else min(units, MAX_ADDRESSES)
+        # No device has such a pool: it was called unlimited, most of it is never touched, and a map would be empty.
+        count = 0 if self.allocator.capacity_bytes >= _UNLIMITED_BYTES else min(units, MAX_ADDRESSES)
         self._addresses = (np.arange(count) * units + units // 2) // max(count, 1)
         visits = units if self.allocator.max_pages else 1
         self._limit = int(np.clip(_MAX_VISITS // max(visits, 1), _LEAST_SNAPSHOTS, MAX_SNAPSHOTS))
@@ -78,12 +79,23 @@ class PoolMap:
         now = running.now_ns
         self._rows.append((now, owners(self.allocator, scheduler.live_holdings(), self._addresses)))
         if len(self._rows) > self._limit:
-            self._rows = self._rows[::2]
-            self._interval_ns *= 2
+            self._coarsen()
         self._next_ns = now - now % self._interval_ns + self._interval_ns
 
-    def columns(self) -> dict[str, npt.NDArray[Any]]:
-        """One row an instant and address: seconds, byte address, request id (``FREE``, ``CACHED``, ``SHARED``)."""
+    def _coarsen(self) -> None:
+        """A grid of half as many intervals over the time so far, and the first snapshot in each of them."""
+        span_ns = self._rows[-1][0] - self._rows[0][0]
+        self._interval_ns = max(2 * self._interval_ns, 2 * span_ns // self._limit)
+        first = {now // self._interval_ns: (now, row) for now, row in reversed(self._rows)}
+        self._rows = [first[cell] for cell in sorted(first)]
+
+    def columns(self, end_s: float) -> dict[str, npt.NDArray[Any]]:
+        """One row an instant and address: seconds, byte address, request id (``FREE``, ``CACHED``, ``SHARED``).
+
+        ``end_s`` is when the run ended; if nobody holds memory any more, the pool then is the last snapshot.
+        """
+        if self._rows and not self.allocator.allocated_bytes:
+            self._rows.append((round(end_s * NS_PER_S), owners(self.allocator, [], self._addresses)))
         instants, addresses = len(self._rows), len(self._addresses)
         unit_bytes = self.allocator.capacity_bytes // max(1, pool_units(self.allocator))
         times = np.array([now for now, _ in self._rows], np.int64) / NS_PER_S

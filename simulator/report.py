@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from simulator import words
 from simulator.plots import PICTURES, style
 from simulator.report_data import ReportData, RunData, read_folder, read_folders
-from simulator.report_rows import ROWS
+from simulator.report_rows import ROWS, telling_rows
 from simulator.report_tables import Table, tables
-from simulator.terminal import percent
+from simulator.terminal import cause_shares, percent
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -27,10 +27,11 @@ _SLIDER_INSTANTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture, twice."""
+    """A picture as two files, and as the SVG that goes into the page."""
 
     svg: bytes
     png: bytes
+    inline: bytes
 
 
 def write_report(folder: Path, outputs: "Outputs", *, command: str, language: str = "en") -> None:
@@ -52,13 +53,18 @@ def _write(data: ReportData, outputs: "Outputs", language: str) -> None:
 
 
 def draw(data: ReportData, translate: Callable[[str], str] = str) -> dict[str, Drawing]:
-    """Every picture that has something to show."""
+    """Every picture that has something to show; only those on the page are translated."""
     found: dict[str, Drawing] = {}
     with style.styled():
         for name, picture in PICTURES.items():
-            drawn = picture(data, translate)
-            if drawn is not None:
-                found[name] = Drawing(style.svg_bytes(drawn), style.png_bytes(drawn))
+            drawn = picture(data, str)
+            if drawn is None:
+                continue
+            svg = inline = style.svg_bytes(drawn)
+            translated = None if translate is str else picture(data, translate)
+            if translated is not None:
+                inline = style.svg_bytes(translated)
+            found[name] = Drawing(svg, style.png_bytes(drawn), inline)
     return found
 
 
@@ -81,19 +87,22 @@ def page(data: ReportData, drawings: Mapping[str, Drawing], language: str = "en"
         {
             "name": name,
             # Made by Matplotlib, which escapes the texts in it.
-            "svg": Markup(style.inline_svg(drawing.svg, f"p{position}", name.replace("_", " "))),
+            "svg": Markup(style.inline_svg(drawing.inline, f"p{position}", name.replace("_", " "))),
             "caption": CAPTIONS[name],
             "tables": tables(name, data),
         }
         for position, (name, drawing) in enumerate(drawings.items())
     ]
+    telling, idle = telling_rows([run.summary for run in data.runs])
     template = environment.get_template("report.html.j2")
     return template.render(
         data=data,
         language=words.html_tag(language),
         answer=answer(data, translate),
         warnings=warnings(data, translate),
-        rows=ROWS,
+        rows=telling,
+        idle_rows=idle,
+        all_rows=ROWS,
         pictures=pictures,
         slider=Markup(_slider_json(data)),
         figures=[_figures(basis.device) for basis in data.bases],
@@ -112,25 +121,50 @@ def answer(data: ReportData, translate: Callable[[str], str] = str) -> list[str]
     """The answer: who loses least, if somebody does, then one sentence a run."""
     if not data.runs:
         return [translate("Nothing was simulated.")]
-    clauses = [_clause(run, translate) for run in data.runs]
-    rates = [run.summary["oom_rate"] for run in data.runs]
-    if len(set(rates)) == 1:
+    pooled = _pooled(data.runs)
+    clauses = [_clause(name, summary, translate) for name, summary in pooled.items()]
+    rates = [summary["oom_rate"] for summary in pooled.values()]
+    if len(rates) == 1:
         return clauses
-    best = [run.name for run, rate in zip(data.runs, rates, strict=True) if rate == min(rates)]
-    worst = [run.name for run, rate in zip(data.runs, rates, strict=True) if rate == max(rates)]
+    if len(set(rates)) == 1:
+        return [_all_alike(rates[0], translate), *clauses]
+    best = [name for name, rate in zip(pooled, rates, strict=True) if rate == min(rates)]
+    worst = [name for name, rate in zip(pooled, rates, strict=True) if rate == max(rates)]
     lead = translate("Fewest requests run out of memory under {best} ({low}), most under {worst} ({high}).")
     shown = {"best": ", ".join(best), "worst": ", ".join(worst)}
     return [lead.format(low=percent(min(rates)), high=percent(max(rates)), **shown), *clauses]
 
 
-def _clause(run: RunData, translate: Callable[[str], str]) -> str:
-    from simulator.terminal import cause_shares
+def _all_alike(rate: float, translate: Callable[[str], str]) -> str:
+    if not rate:
+        return translate("No request runs out of memory under any of them.")
+    return translate("Under all of them {share} of the requests run out of memory.").format(share=percent(rate))
 
-    summary = run.summary
+
+def _pooled(runs: Sequence[RunData]) -> dict[str, dict[str, Any]]:
+    """The counts of all repetitions under one allocator together, by its name."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        groups.setdefault(run.group, []).append(run.summary)
+    found = {}
+    for name, summaries in groups.items():
+        pooled: dict[str, Any] = {
+            part: {key: sum(summary[part][key] for summary in summaries) for key in summaries[0][part]}
+            for part in ("requests", "oom_events")
+        }
+        counts = pooled["requests"]
+        lost = counts["oom_admission"] + counts["oom_decode"] + counts["too_large"]
+        pooled["oom_rate"] = lost / counts["arrived"] if counts["arrived"] else 0.0
+        pooled["preemptions"] = sum(summary["preemptions"] for summary in summaries)
+        found[name] = pooled
+    return found
+
+
+def _clause(name: str, summary: Mapping[str, Any], translate: Callable[[str], str]) -> str:
     lost = translate("{name}: {share} of {count} requests ran out of memory").format(
-        name=run.name, share=percent(summary["oom_rate"]), count=f"{summary['requests']['arrived']:,}"
+        name=name, share=percent(summary["oom_rate"]), count=f"{summary['requests']['arrived']:,}"
     )
-    causes = [f"{translate(name)} {percent(share)}" for name, share in cause_shares(summary).items() if share > 0]
+    causes = [f"{translate(cause)} {percent(share)}" for cause, share in cause_shares(summary).items() if share > 0]
     if causes:
         lost += f" ({', '.join(causes)})"
     if summary["preemptions"]:
@@ -229,6 +263,7 @@ def _slider_map(run: RunData) -> dict[str, Any]:
     times, owners = times[::step], owners[::step]
     return {
         "name": run.name,
+        "end": run.summary["simulated_s"],
         "times": [round(time, 3) for time in times.tolist()],
         "addresses": owners.shape[1],
         "runs": _run_lengths(owners.T.ravel().tolist()),

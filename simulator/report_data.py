@@ -34,6 +34,12 @@ class RunData:
     pool_map: Columns
 
     @property
+    def group(self) -> str:
+        """The name without the replication: equal for all repetitions under one allocator."""
+        replication = self.summary.get("replication")
+        return self.name if replication is None else self.name.removesuffix(f"-{replication}")
+
+    @property
     def replication(self) -> int:
         """Which repetition it is, from 0."""
         return int(self.summary.get("replication") or 0)

@@ -1,6 +1,6 @@
 """The figures of the report's main table: name, how it is written, and the formula it comes from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,15 @@ class Row:
     formula: str
     source: str
     strong: bool = False
+
+
+def telling_rows(runs: Sequence[Summary]) -> tuple[list[Row], list[Row]]:
+    """Rows to show, and rows that are nothing for every run."""
+    idle = [row for row in ROWS if not row.strong and all(row.cell(run) in _NOTHING for run in runs)]
+    return [row for row in ROWS if row not in idle], idle
+
+
+_NOTHING = ("0", "0 %", "0 B", "-")
 
 
 def _rate(run: Summary) -> str:

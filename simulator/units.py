@@ -119,7 +119,13 @@ def format_seconds(seconds: float) -> str:
     """``"41 us"``, ``"12.5 ms"``, ``"3.2 s"``, ``"5.1 min"``, ``"2.3 h"``."""
     if seconds < 0:
         return "-" + format_seconds(-seconds)
-    for limit, scale, unit in ((1e-6, 1e-9, "ns"), (1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s"), (7200.0, 60.0, "min")):
+    for limit, scale, unit in (
+        (1e-6, 1e-9, "ns"),
+        (1e-3, 1e-6, "us"),
+        (1.0, 1e-3, "ms"),
+        (120.0, 1.0, "s"),
+        (7200.0, 60.0, "min"),
+    ):
         if seconds < limit:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / 3600:.3g} h"

@@ -12,6 +12,8 @@ _TAGS = {"en": "en", "zh": "zh-CN"}
 
 def translator(language: str) -> Callable[[str], str]:
     """A function from an English text of the report to the same text in ``language``."""
+    if language == "en":
+        return str
     known = _dictionary(language)
     return lambda text: known.get(text, text)
 
@@ -23,7 +25,5 @@ def html_tag(language: str) -> str:
 
 @cache
 def _dictionary(language: str) -> dict[str, str]:
-    if language == "en":
-        return {}
     content: dict[str, str] = json.loads((_FOLDER / f"words.{language}.json").read_text(encoding="utf-8"))
     return content

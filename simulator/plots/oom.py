@@ -32,7 +32,7 @@ def oom_events(data: "ReportData", words: style.Words) -> "style.Figure | None":
     runs = [run for run in data.shown if "time_s" in run.oom_events][: style.MAX_SHOWN]
     if not runs:
         return None
-    title = words("When do requests run out of memory, and why?")
+    title = words("When do allocations fail, and why?")
     height_in = style.top_in(title, legend_rows=1) + 0.66 + 0.85 * len(runs)
     drawn = style.figure(title, height_in=height_in)
     axes = style.panels(drawn, title, len(runs), legend_rows=1, sharex=True, sharey=True)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from simulator.report_data import ReportData, RunData
 
 #: neighbours in arrival get different colours
-REQUEST_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, "#7b5ea7", "#a6611a", "#5ab4ac")
-CACHED_COLOUR, SHARED_COLOUR = "#b8c0c8", "#24292f"
+REQUEST_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, "#8c510a", "#5ab4ac")
+CACHED_COLOUR, SHARED_COLOUR = "#9aa4af", "#7a3ff2"
 
 
 def cell_colours(owners: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -45,7 +45,7 @@ def pool_map(data: "ReportData", words: style.Words) -> "style.Figure | None":
         panel.set_ylabel(f"{words('address')} [GiB]")
     style.time_axis(axes[-1], data.end_s, words)
     entries = [
-        (words("held (a colour a request, ten in turn)"), style.patch(BLUE)),
+        (words("held (a colour a request, nine in turn)"), style.patch(BLUE)),
         (words("shared by several sequences"), style.patch(SHARED_COLOUR)),
         (words("cached, held by nobody"), style.patch(CACHED_COLOUR)),
         (words("free: empty"), style.patch("none")),
@@ -54,8 +54,9 @@ def pool_map(data: "ReportData", words: style.Words) -> "style.Figure | None":
     return drawn
 
 
-def _draw(panel: "style.Axes", run: "RunData", end_s: float) -> None:
-    scale, _ = style.time_scale(end_s)
+def _draw(panel: "style.Axes", run: "RunData", axis_end_s: float) -> None:
+    scale, _ = style.time_scale(axis_end_s)
+    end_s = run.summary["simulated_s"]
     times, owners = grid(run.pool_map)
     capacity = run.summary["kv_capacity_bytes"] / 2**30
     # Snapshots are not exactly equidistant: each one is shown until the next.

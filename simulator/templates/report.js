@@ -4,10 +4,10 @@
   const maps = JSON.parse(document.getElementById("pool-maps").textContent);
   const range = document.getElementById("instant");
   if (!range || !maps.length) return;
-  const colours = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#e3d026", "#7b5ea7", "#a6611a", "#5ab4ac"];
+  const colours = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#e3d026", "#8c510a", "#5ab4ac"];
   const FREE = -1, CACHED = -2, SHARED = -3, COLUMNS = 64, CELL = 10;
   const words = document.getElementById("slider").dataset;
-  const end = Math.max(...maps.map((map) => map.times[map.times.length - 1]));
+  const end = Math.max(...maps.map((map) => map.end));
   range.max = String(range.dataset.steps);
 
   for (const map of maps) {
@@ -20,7 +20,7 @@
   }
   const colour = (owner, style) => {
     if (owner >= 0) return colours[owner % colours.length];
-    return owner === CACHED ? "#b8c0c8" : owner === SHARED ? style.getPropertyValue("--ink") : style.getPropertyValue("--card");
+    return owner === CACHED ? "#9aa4af" : owner === SHARED ? "#7a3ff2" : style.getPropertyValue("--card");
   };
   const percent = (part, whole) => `${(100 * part / whole).toFixed(part && part < whole / 10 ? 1 : 0)} %`;
 
