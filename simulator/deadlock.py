@@ -60,7 +60,7 @@ def _closest(scheduler: Scheduler) -> list[str]:
     nearest = min(scheduler.running, key=missing)
     tokens, request_id = missing(nearest)
     room = format_bytes(tokens * scheduler.allocator.bytes_per_token)
-    return [f"Room for {tokens} more tokens ({room}) would let request {request_id} finish"]
+    return [f"Room for {tokens} more tokens ({room}), kept for request {request_id}, would let it finish"]
 
 
 def _remedy(scheduler: Scheduler) -> str:
