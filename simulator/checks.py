@@ -10,7 +10,7 @@ from simulator.errors import nearest_name, shown
 from simulator.explain import Complaint
 from simulator.model import Model
 from simulator.units import to_ns
-from simulator.workload import trace_names
+from simulator.workload import WorkloadConfig, trace_names
 from simulator.yaml_source import KeyPath
 
 # A label becomes part of file names.
@@ -18,13 +18,19 @@ _LABEL = re.compile(r"[\w(][\w .+()-]{0,59}")
 
 
 def cross_checks(
-    engine: EngineConfig, allocators: Sequence[AllocatorConfig], *, device: Device, model: Model
+    engine: EngineConfig,
+    allocators: Sequence[AllocatorConfig],
+    *,
+    device: Device,
+    model: Model,
+    workload: WorkloadConfig,
 ) -> Iterator[Complaint]:
     """Every broken rule, placed at the key that most likely has to change."""
     yield from _parallel(engine, device, model)
     yield from _token_budget(engine, engine.max_model_len or model.max_position_embeddings)
     yield from _length(engine, model)
     yield from _replay(engine)
+    yield from _seats(engine, allocators, workload)
     yield from _pools(engine, allocators)
     yield from _labels(allocators)
 
@@ -64,6 +70,18 @@ def _replay(engine: EngineConfig) -> Iterator[Complaint]:
     if engine.on_oom != "fail":
         rule = "engine.scheduler: replay needs fail, as nothing queues there that could wait or be preempted"
         yield Complaint(("engine", "on_oom"), f"found {engine.on_oom}; {rule}")
+
+
+def _seats(
+    engine: EngineConfig, allocators: Sequence[AllocatorConfig], workload: WorkloadConfig
+) -> Iterator[Complaint]:
+    if engine.scheduler == "replay" or not any(allocator.kind == "paged_cow" for allocator in allocators):
+        return
+    parts = (workload, *workload.classes)
+    samples = max(max(part.samples or 1, part.beam_width or 1) for part in parts)
+    if samples > engine.max_num_seqs:
+        rule = f"must be >= {samples}, the samples of one request, which run together where they share pages"
+        yield Complaint(("engine", "max_num_seqs"), f"found {engine.max_num_seqs}; {rule}")
 
 
 def _length(engine: EngineConfig, model: Model) -> Iterator[Complaint]:

@@ -203,7 +203,9 @@ def _blamed_key(origins: Origins, part: str, message: str) -> KeyPath:
 def _cross_problems(scenario: Scenario, origins: Origins) -> Iterator[Problem]:
     device, model = scenario.loaded_device, scenario.loaded_model
     found = [
-        *checks.cross_checks(scenario.engine, scenario.allocators, device=device, model=model),
+        *checks.cross_checks(
+            scenario.engine, scenario.allocators, device=device, model=model, workload=scenario.workload
+        ),
         *checks.missing_files(origins.source.data["workload"], scenario.base_dir),
     ]
     if not found:
