@@ -69,7 +69,7 @@ class LayerShape:
         return sum(weight.device_bytes(tp) for weight in self.weights)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Model:
     """One model. Sizes are of the whole model unless a method takes ``tp`` (and ``pp``).
 

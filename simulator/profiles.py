@@ -44,7 +44,7 @@ PROFILES: dict[ProfileName, Profile] = {
     "vllm-0.33": Profile("fifo", 0.0, True, 0, True, True, True, False, "last_admitted", alone_without_threshold=True),
     "vllm-0.11": Profile("fifo", 0.0, False, 0, True, True, False, False, "last_admitted"),
     "vllm-0.6": Profile("lifo", 0.01, True, 0, False, False, True, True, "last_admitted", watermark_when_idle=True),
-    "sglang": Profile("lifo", 0.0, True, 0, True, False, True, True, "fewest_outputs"),
+    "sglang": Profile("lifo", 0.0, True, 0, False, False, True, True, "fewest_outputs"),
     "cann-recipes": Profile("fifo", 0.0, True, 64, True, False, False, False, "last_admitted"),
 }
 
