@@ -252,10 +252,11 @@ class Allocator(ABC):
 
     def _set_held(self, holding: Holding, held_tokens: int) -> None:
         """Record that ``holding`` now holds ``held_tokens`` slots, keeping ``tail_bytes`` exact."""
-        final = holding.demand.final_tokens
-        before, after = max(0, holding.held_tokens - final), max(0, held_tokens - final)
+        final, before = holding.demand.final_tokens, holding.held_tokens
         holding.held_tokens = held_tokens
-        self.tail_bytes += (after - before) * self.bytes_per_token
+        if held_tokens > final or before > final:
+            tail_tokens = max(0, held_tokens - final) - max(0, before - final)
+            self.tail_bytes += tail_tokens * self.bytes_per_token
 
     def holding_bytes(self, holding: Holding) -> int:
         """Bytes that ``holding`` keeps from others, for explanations."""

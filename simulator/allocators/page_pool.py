@@ -40,6 +40,8 @@ class FreePages(Protocol):
 
     def give(self, pages: Iterable[int]) -> None: ...
 
+    def take_one(self) -> int: ...
+
     def search_cycles(self, taken: Sequence[int]) -> int: ...
 
     def free_ids(self) -> list[int]: ...
@@ -80,6 +82,12 @@ class PagePool:
             taken = [heapq.heappop(recycled) for _ in range(min(count, len(recycled)))]
             taken += self._take_fresh(count - len(taken))
         return taken
+
+    def take_one(self) -> int:
+        """``take(1)[0]``, for the page that a decoding sequence needs now and then."""
+        if self.order == "lifo" and self._recycled:
+            return self._recycled.pop()
+        return self.take(1)[0]
 
     def give(self, pages: Iterable[int]) -> None:
         """Return pages; in ``lifo`` the last one given is the first to be taken again."""

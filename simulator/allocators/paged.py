@@ -115,6 +115,7 @@ class PagedAllocator(HostSwap):
         self._chunk_tokens = chunk_tokens
         self._row_pages = layout.row_pages
         self._plain = len(layout.groups) == 1 and not layout.padding_bytes(layout.groups[0])
+        self._one_table = self._plain and self._row_pages == 1 and layout.groups[0].window_tokens is None
         self._windowed = any(group.window_tokens is not None for group in layout.groups)
 
     # ---- asking
@@ -157,11 +158,27 @@ class PagedAllocator(HostSwap):
         assert isinstance(holding, PagedHolding)
         if self._windowed:
             self._drop_unseen(holding, tokens - new_tokens)
+        if self._one_table and 0 < tokens - holding.held_tokens <= self.layout.page_tokens and len(self.pool):
+            self._add_page(holding)
+            return True
         needed = self._pages_missing(holding, tokens)
         if not self._enough(needed):
             return False
         self._extend(holding, needed)
         return True
+
+    def _add_page(self, holding: PagedHolding) -> None:
+        """``_extend`` by one page of a plain layout: what decoding asks for, thousands of times a simulated second."""
+        layout, work = self.layout, self.work
+        page = self.pool.take_one()
+        holding.tables[0].append(page)
+        self.allocated_bytes += layout.page_bytes
+        self.totals.pages_taken += 1
+        work.new_pages += 1
+        work.table_bytes += TABLE_ENTRY_BYTES
+        work.search_cycles += self.pool.search_cycles((page,))
+        self._set_held(holding, holding.held_tokens + layout.page_tokens)
+        holding.capacity_tokens = holding.held_tokens
 
     def release(self, holding: Holding) -> None:
         assert isinstance(holding, PagedHolding)
