@@ -6,17 +6,19 @@ one file that is not hashed.
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.errors import InputError, Problem
 from simulator.version import version
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 NAME = "manifest.json"
 #: libraries whose versions may change a byte of the results
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "matplotlib", "jinja2", "simpy", "scipy")
@@ -88,6 +90,38 @@ def options_of(content: Mapping[str, Any]) -> RunOptions:
     given = dict(content["options"])
     chosen = given.pop("allocators")
     return RunOptions(command=content["command"], allocators=None if chosen is None else tuple(chosen), **given)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a results folder. Raises ``InputError``."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        message = f"cannot be read: {error.strerror}; a folder that `simulate run` wrote is needed"
+        raise InputError([Problem(file=str(path), message=message)]) from None
+    except ValueError as error:
+        raise InputError([Problem(file=str(path), message=f"is not JSON: {error}")]) from None
+    if not isinstance(content, dict):
+        raise InputError([Problem(file=str(path), message="is not the mapping that `simulate run` writes")])
+    return content
+
+
+def checked_manifest(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """The manifest of ``folder``, whose files ``names`` are as it says. Raises ``InputError``."""
+    content = read_json(folder / NAME)
+    recorded = content.get("outputs")
+    if content.get("schema_version") != SCHEMA_VERSION or not isinstance(recorded, dict):
+        message = "was not written by this version of the program; run the scenario again"
+        raise InputError([Problem(file=str(folder / NAME), message=message)])
+    problems = []
+    for name in names:
+        path = folder / name
+        if not path.is_file() or sha256_of(path) != recorded.get(name):
+            message = "is missing or was changed after the run; `simulate rerun` puts it back"
+            problems.append(Problem(file=str(path), message=message))
+    if problems:
+        raise InputError(problems)
+    return content
 
 
 def library_versions() -> dict[str, str]:

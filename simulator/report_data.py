@@ -4,7 +4,6 @@ A report is always made from a folder, never from a simulation in memory, so tha
 same bytes later.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +12,13 @@ from typing import Any
 import numpy.typing as npt
 
 from simulator.errors import InputError, Problem
+from simulator.manifest import checked_manifest, read_json
 from simulator.output import run_name
+from simulator.tables import TABLES
 
+#: what a report is made from
+DATA_FILES = ("summary.json", "basis.json", *(f"{table}.parquet" for table in TABLES))
 Columns = dict[str, npt.NDArray[Any]]
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +90,11 @@ def read_folder(folder: Path, name: str | None = None, *, command: str | None = 
 
     ``command`` stands in for the manifest's while there is none yet. Raises ``InputError``.
     """
-    document, basis = (read_json(folder / f"{part}.json") for part in ("summary", "basis"))
-    if command is None:
-        command = str(read_json(folder / "manifest.json")["command"])
-    if document.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(
-            [Problem(file=str(folder / "summary.json"), message="was written by another version of the program")]
-        )
     from simulator.tables import read_tables
+
+    if command is None:
+        command = str(checked_manifest(folder, DATA_FILES)["command"])
+    document, basis = (read_json(folder / f"{part}.json") for part in ("summary", "basis"))
 
     tables = read_tables(folder)
     runs = []
@@ -136,17 +135,3 @@ def _distinct_names(folders: tuple[Path, ...]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     raise InputError([Problem(message="the same folder is given twice")])
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a results folder. Raises ``InputError``."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        message = f"cannot be read: {error.strerror}; a folder that `simulate run` wrote is needed"
-        raise InputError([Problem(file=str(path), message=message)]) from None
-    except ValueError as error:
-        raise InputError([Problem(file=str(path), message=f"is not JSON: {error}")]) from None
-    if not isinstance(content, dict):
-        raise InputError([Problem(file=str(path), message="is not the mapping that `simulate run` writes")])
-    return content

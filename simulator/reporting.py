@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator import output
-from simulator.manifest import NAME, Outputs, RunOptions
-from simulator.report_data import read_json
+from simulator.manifest import NAME, Outputs, RunOptions, checked_manifest
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -81,8 +80,9 @@ def render_again(folder: Path, language: str | None = None) -> Path:
     """Draw the pictures and the page of ``folder`` anew from its tables; the page's path. Raises ``InputError``."""
     from simulator.files import write_text
     from simulator.report import write_report
+    from simulator.report_data import DATA_FILES
 
-    content = read_json(folder / NAME)
+    content = checked_manifest(folder, DATA_FILES)
     chosen = language or content["options"]["language"]
     outputs = Outputs(folder)
     write_report(folder, outputs, command=content["command"], language=chosen)

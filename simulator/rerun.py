@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, Problem
-from simulator.manifest import NAME, RunOptions, input_path, options_of, sha256_of
-from simulator.report_data import read_json
+from simulator.manifest import NAME, RunOptions, checked_manifest, input_path, options_of, read_json, sha256_of
 from simulator.scenario import Scenario, parse_scenario
 
 
@@ -28,7 +27,7 @@ def recorded(folder: Path) -> Recorded:
     Raises ``InputError`` when the manifest is no manifest, or when a file that the scenario names is missing or has
     changed since.
     """
-    content = read_json(folder / NAME)
+    content = checked_manifest(folder, ())
     try:
         base_dir = Path(content["base_dir"] or ".")
         options, inputs = options_of(content), [(one["name"], one["sha256"]) for one in content["inputs"]]

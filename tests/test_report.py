@@ -205,6 +205,18 @@ def test_rerun_refuses_an_input_that_has_changed(simulate: Run, tmp_path: Path) 
     assert "mine.csv: has changed since" in err
 
 
+def test_report_refuses_tables_that_were_changed(simulate: Run, folder: Path, tmp_path: Path) -> None:
+    for name, content in files(folder, but=()).items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "summary.json").write_text("{}")
+    (tmp_path / "timeline.parquet").unlink()
+    for words in (["report", tmp_path], ["report", tmp_path, folder, "--out", tmp_path / "both"]):
+        code, out, err = simulate(*words)
+        assert (code, out) == (2, "")
+        assert "summary.json: is missing or was changed" in err
+        assert "timeline.parquet: is missing" in err
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"options": {}, "command": 1, "base_dir": null, "inputs": []}'])
 def test_a_broken_manifest_is_bad_input(simulate: Run, tmp_path: Path, content: str) -> None:
     (tmp_path / "manifest.json").write_text(content)

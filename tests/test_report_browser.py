@@ -1,0 +1,92 @@
+"""The page in a real browser, where one is installed: themes, a phone's width, the slider, printing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Tab, browser_tab, find_browser
+from scenario_text import VALID
+
+import cli
+
+BROWSER = find_browser()
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("page")
+    (base / "small.yaml").write_text(VALID)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", str(base / "small.yaml"), "--out", str(base / "out"), "--quiet"])
+    assert ended.value.code == 0
+    return base / "out" / "report.html"
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    assert BROWSER is not None
+    with browser_tab(BROWSER, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("width", [390, 820, 1400])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_fits_and_complains_of_nothing(tab: Tab, page: Path, width: int, dark: bool) -> None:
+    tab.open(page, width=width, dark=dark)
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    pictures = tab.evaluate(
+        "[...document.querySelectorAll('figure svg')].map((svg) => svg.getBoundingClientRect().height)"
+    )
+    assert len(pictures) >= 6
+    assert min(pictures) > 80
+    assert tab.complaints == []
+
+
+def test_a_theme_changes_page_and_pictures_and_keeps_them_readable(tab: Tab, page: Path) -> None:
+    lightness = """(element, property) => {
+        const [r, g, b] = getComputedStyle(element)[property].match(/\\d+/g).map(Number);
+        return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255; }"""
+    for dark in (False, True):
+        tab.open(page, width=1000, dark=dark)
+        ground = tab.evaluate(f"({lightness})(document.querySelector('figure'), 'backgroundColor')")
+        word = tab.evaluate(f"({lightness})(document.querySelector('figure svg text'), 'fill')")
+        body = tab.evaluate(f"({lightness})(document.body, 'color')")
+        assert (ground < 0.3) == dark
+        assert abs(word - ground) > 0.5
+        assert abs(body - ground) > 0.5
+
+
+def test_the_slider_moves_through_time(tab: Tab, page: Path) -> None:
+    tab.open(page, width=390, dark=False)
+    seen = []
+    for step in (0, 100, 200):
+        tab.evaluate(f"document.getElementById('instant').value = {step}")
+        tab.evaluate("document.getElementById('instant').dispatchEvent(new Event('input'))")
+        seen.append(tab.evaluate("document.getElementById('instant-text').textContent"))
+    assert seen[0] == "t = 0.00 s"
+    assert len(set(seen)) == 3
+    strips = tab.evaluate("[...document.querySelectorAll('.slider output')].map((line) => line.textContent)")
+    assert [strip.split(":")[0] for strip in strips] == ["contiguous", "paged"]
+    assert all("held 0 %, requests 0" in strip for strip in strips), "at the end nobody holds memory"
+    painted = tab.evaluate(
+        "[...document.querySelectorAll('.slider canvas')].map((canvas) => canvas.width * canvas.height)"
+    )
+    assert min(painted) > 0
+
+
+def test_folded_tables_open(tab: Tab, page: Path) -> None:
+    tab.open(page, width=390, dark=True)
+    folded = tab.evaluate("document.querySelectorAll('details').length")
+    assert folded >= 8
+    tab.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert tab.evaluate("document.documentElement.scrollWidth") == 390
+    assert tab.evaluate("[...document.querySelectorAll('details table')].every((each) => each.rows.length > 1)")
+
+
+def test_the_page_can_be_printed(tab: Tab, page: Path) -> None:
+    tab.open(page, width=1000, dark=True)
+    tab.send("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert tab.evaluate("getComputedStyle(document.querySelector('.slider')).display") == "none"
+    assert len(tab.send("Page.printToPDF")["data"]) > 20_000
