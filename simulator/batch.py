@@ -101,7 +101,9 @@ class DecodeBatch:
         """Note the step in which ``sequence`` next needs its allocator (after every change of its holding)."""
         assert sequence.holding is not None
         # A prompt may already be longer than what a window layer needs no call for: then the next step is due.
-        step = max(sequence.holding.capacity_tokens + 1 - sequence.offset, self.step + 1)
+        step = sequence.holding.capacity_tokens + 1 - sequence.offset
+        if step <= self.step:
+            step = self.step + 1
         sequence.due_step = step
         if step > sequence.finish_step:
             return
@@ -114,12 +116,20 @@ class DecodeBatch:
 
     def refresh(self, sequence: Sequence) -> None:
         """The holding of ``sequence`` has grown: update its page count and its next due step."""
-        entries = self._table_entries(sequence)
-        self._pages += entries - sequence.pages
-        sequence.pages = entries
+        holding = sequence.holding
+        assert holding is not None
+        if self._page_tokens:
+            entries = holding.held_tokens // self._page_tokens
+            self._pages += entries - sequence.pages
+            sequence.pages = entries
         self.schedule_due(sequence)
 
     # ---- asking
+
+    @property
+    def windowed(self) -> bool:
+        """Whether the model has window layers."""
+        return self._window_tokens is not None
 
     def length(self, sequence: Sequence) -> int:
         """Tokens of KV that ``sequence`` has now."""

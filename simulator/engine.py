@@ -109,7 +109,7 @@ class Engine:
         else:
             self._start_users()
         self.env.run(until=self.env.process(self._decode_loop()))
-        self.recorder.memory(self.now_ns)
+        self.recorder.close(self.now_ns)
         self._assert_conservation()
         return self.leave(self._ended_because, self._detail)
 

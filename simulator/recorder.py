@@ -83,13 +83,21 @@ class Recorder:
         """The allocator's state has changed at ``now``."""
         allocator = self.allocator
         self.allocated.set(allocator.allocated_bytes, now)
-        self.tail.set(allocator.tail_bytes, now)
-        free_bytes = allocator.capacity_bytes - allocator.allocated_bytes
-        self.unavailable.set(free_bytes if self.blocked else 0, now)
+        if allocator.tail_bytes != self.tail.value:
+            self.tail.set(allocator.tail_bytes, now)
+        if self.blocked or self.unavailable.value:
+            free_bytes = allocator.capacity_bytes - allocator.allocated_bytes
+            self.unavailable.set(free_bytes if self.blocked else 0, now)
         if allocator.can_fork:
             self.entries.set(allocator.table_entries, now)
         if allocator.allocated_bytes > self._peak_since_row:
             self._peak_since_row = allocator.allocated_bytes
+
+    def close(self, now: int) -> None:
+        """The run is over: bring every integral up to ``now``."""
+        self.memory(now)
+        for integral in (self.tail, self.unavailable, self.dead, self.entries):
+            integral.set(integral.value, now)
 
     def hold(self, duration_ns: int, tokens: int) -> None:
         """For ``duration_ns`` the live sequences had ``tokens`` tokens of KV in all."""

@@ -92,6 +92,12 @@ class Replay:
         self._close()
         return EngineRun(self.ledger, self.recorder, ended_because, self.now_ns)
 
+    def residents(self) -> list[tuple[Sequence, int]]:
+        """Live sequences, each with the tokens it has just before now."""
+        now, step_ns = self.now_ns, self._step_ns
+        members = [member for live in self._live.values() for member in live.members]
+        return [(member, member.prompt_tokens + ceil_div(now - member.arrival_ns, step_ns)) for member in members]
+
     # ---- time
 
     def _next_instant(self) -> int | None:
@@ -138,7 +144,7 @@ class Replay:
         recorder, now = self.recorder, self.now_ns
         for live in self._live.values():
             self._count_life(live, now)
-        recorder.memory(now)
+        recorder.close(now)
         self._discount.set(0, now)
         recorder.used_byte_ns -= self._discount.total
         recorder.steps = ceil_div(now, self._step_ns)

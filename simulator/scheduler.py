@@ -69,6 +69,7 @@ class Scheduler:
         self._lookahead = engine.num_lookahead_tokens if allocator.max_pages else 0
         self._queue_timeout_ns = None if engine.queue_timeout is None else to_ns(engine.queue_timeout)
         self._walk = walk
+        self._windowed = batch.windowed
         self._serial = 0
 
     # ---- arrivals
@@ -179,7 +180,11 @@ class Scheduler:
 
     def grow_due(self, step: int, now: int) -> None:
         """Serve the decoding sequences that outgrow their memory in ``step``, in the order of admission."""
-        for sequence in self.batch.take_due(step):
+        due = self.batch.take_due(step)
+        if due and self._sure_to_grow(due):
+            self._grow_surely(due, step)
+            return
+        for sequence in due:
             if sequence.state is State.DECODE:
                 self._grow_decoder(sequence, now)
 
@@ -189,16 +194,26 @@ class Scheduler:
         due = self.batch.take_due(step)
         if not due:
             return 0
-        if not self.allocator.sure_to_grow(len(due), 1 + self._lookahead):
+        if not self._sure_to_grow(due):
             self.batch.put_back_due(step, due)
             return None
-        for sequence in due:
-            length = sequence.offset + step
-            wanted = self._with_lookahead(length)
-            grown = self.allocator.grow(self.holding(sequence), wanted, wanted - length + 1)
-            assert grown, f"{sequence} was sure to grow"
-            self.batch.refresh(sequence)
+        self._grow_surely(due, step)
         return len(due)
+
+    def _sure_to_grow(self, due: list[Sequence]) -> bool:
+        return self.allocator.sure_to_grow(len(due), 1 + self._lookahead)
+
+    def _grow_surely(self, due: list[Sequence], step: int) -> None:
+        if self._lookahead or self._windowed:
+            for sequence in due:
+                length = sequence.offset + step
+                wanted = self._with_lookahead(length)
+                grown = self.allocator.grow(self.holding(sequence), wanted, wanted - length + 1)
+                assert grown, f"{sequence} was sure to grow"
+        else:
+            self.allocator.grow_each([self.holding(sequence) for sequence in due])
+        for sequence in due:
+            self.batch.refresh(sequence)
 
     def _grow_decoder(self, sequence: Sequence, now: int) -> bool:
         if not self._make_room(sequence, self.batch.length(sequence) + 1, 1, now):
@@ -432,6 +447,11 @@ class Scheduler:
     def live_holdings(self) -> list[Holding]:
         """What running sequences hold (swapped ones hold host memory)."""
         return [self.holding(sequence) for sequence in self.running]
+
+    def residents(self) -> list[tuple[Sequence, int]]:
+        """Sequences that hold device memory, each with the tokens it has there (those being computed included)."""
+        batch = self.batch
+        return [(s, batch.length(s) if s.state is State.DECODE else s.computed_tokens) for s in self.running]
 
     def holds_work(self) -> bool:
         """Whether any sequence is live."""

@@ -97,10 +97,10 @@ def test_the_scan_is_charged_for_every_page_it_passes() -> None:
 
 def test_a_list_costs_the_same_wherever_the_page_lies_and_a_heap_its_height() -> None:
     assert PagePool(10**6, "lifo").search_cycles([999_999, 5]) == 2 * LIST_CYCLES_PER_PAGE
-    pool = PagePool(1024, "address_ordered")
-    taken = pool.take(1)
-    # 1023 pages left: ten levels
-    assert pool.search_cycles(taken) == 10 * HEAP_CYCLES_PER_LEVEL
+    pool = PagePool(1000, "address_ordered")
+    # a heap over 1,000 pages has ten levels, and the cost of several pages is that of one after the other
+    assert pool.search_cycles(pool.take(1)) == 10 * HEAP_CYCLES_PER_LEVEL
+    assert pool.search_cycles(pool.take(3)) == 30 * HEAP_CYCLES_PER_LEVEL
 
 
 class PoolMachine(RuleBasedStateMachine):

@@ -212,6 +212,12 @@ class Allocator(ABC):
         del sequences, tokens
         return False
 
+    def grow_each(self, holdings: list[Holding]) -> None:
+        """``grow`` each by the one token that outgrows it, in order, after ``sure_to_grow`` has said yes."""
+        for holding in holdings:
+            grown = self.grow(holding, holding.capacity_tokens + 1)
+            assert grown, f"request {holding.demand.request_id} was sure to grow"
+
     @abstractmethod
     def release(self, holding: Holding) -> None:
         """Give back everything ``holding`` has. Releasing twice is an ``AssertionError``."""

@@ -27,7 +27,7 @@ from simulator.config import FreeOrder
 SCAN_CYCLES_PER_PAGE = 2
 #: cycles of one free-list operation: a link read and a head update
 LIST_CYCLES_PER_PAGE = 8
-#: cycles of one level of a heap or tree
+#: cycles of one level of a heap or tree over the pool
 HEAP_CYCLES_PER_LEVEL = 6
 
 
@@ -39,8 +39,6 @@ class FreePages(Protocol):
     def take(self, count: int) -> list[int]: ...
 
     def give(self, pages: Iterable[int]) -> None: ...
-
-    def take_one(self) -> int: ...
 
     def search_cycles(self, taken: Sequence[int]) -> int: ...
 
@@ -83,12 +81,6 @@ class PagePool:
             taken += self._take_fresh(count - len(taken))
         return taken
 
-    def take_one(self) -> int:
-        """``take(1)[0]``, for the page that a decoding sequence needs now and then."""
-        if self.order == "lifo" and self._recycled:
-            return self._recycled.pop()
-        return self.take(1)[0]
-
     def give(self, pages: Iterable[int]) -> None:
         """Return pages; in ``lifo`` the last one given is the first to be taken again."""
         if self.order == "fifo":
@@ -104,7 +96,7 @@ class PagePool:
         if self.order == "first_fit_scan":
             return SCAN_CYCLES_PER_PAGE * (sum(taken) + len(taken))
         if self.order == "address_ordered":
-            return HEAP_CYCLES_PER_LEVEL * max(1, len(self).bit_length()) * len(taken)
+            return HEAP_CYCLES_PER_LEVEL * self.max_pages.bit_length() * len(taken)
         return LIST_CYCLES_PER_PAGE * len(taken)
 
     def free_ids(self) -> list[int]:

@@ -115,7 +115,8 @@ class PagedAllocator(HostSwap):
         self._chunk_tokens = chunk_tokens
         self._row_pages = layout.row_pages
         self._plain = len(layout.groups) == 1 and not layout.padding_bytes(layout.groups[0])
-        self._one_table = self._plain and self._row_pages == 1 and layout.groups[0].window_tokens is None
+        plain_growth = type(self).grow is PagedAllocator.grow
+        self._one_table = plain_growth and self._plain and layout.groups == (PageGroup(layout.bytes_per_token),)
         self._windowed = any(group.window_tokens is not None for group in layout.groups)
 
     # ---- asking
@@ -158,27 +159,26 @@ class PagedAllocator(HostSwap):
         assert isinstance(holding, PagedHolding)
         if self._windowed:
             self._drop_unseen(holding, tokens - new_tokens)
-        if self._one_table and 0 < tokens - holding.held_tokens <= self.layout.page_tokens and len(self.pool):
-            self._add_page(holding)
-            return True
         needed = self._pages_missing(holding, tokens)
         if not self._enough(needed):
             return False
         self._extend(holding, needed)
         return True
 
-    def _add_page(self, holding: PagedHolding) -> None:
-        """``_extend`` by one page of a plain layout: what decoding asks for, thousands of times a simulated second."""
-        layout, work = self.layout, self.work
-        page = self.pool.take_one()
-        holding.tables[0].append(page)
-        self.allocated_bytes += layout.page_bytes
-        self.totals.pages_taken += 1
-        work.new_pages += 1
-        work.table_bytes += TABLE_ENTRY_BYTES
-        work.search_cycles += self.pool.search_cycles((page,))
-        self._set_held(holding, holding.held_tokens + layout.page_tokens)
-        holding.capacity_tokens = holding.held_tokens
+    def grow_each(self, holdings: list[Holding]) -> None:
+        if not self._one_table:
+            super().grow_each(holdings)
+            return
+        # One page each, what decoding asks for all the time: one visit to the pool, no bookkeeping a page.
+        page_tokens, bytes_per_token = self.layout.page_tokens, self.bytes_per_token
+        for holding, page in zip(holdings, self._take(len(holdings)), strict=True):
+            assert isinstance(holding, PagedHolding)
+            holding.tables[0].append(page)
+            held_tokens = holding.held_tokens + page_tokens
+            holding.held_tokens = holding.capacity_tokens = held_tokens
+            beyond = held_tokens - holding.demand.final_tokens
+            if beyond > 0:
+                self.tail_bytes += min(beyond, page_tokens) * bytes_per_token
 
     def release(self, holding: Holding) -> None:
         assert isinstance(holding, PagedHolding)

@@ -104,10 +104,6 @@ class RunPool:
             self._take_from(run, count - len(taken), taken)
         return taken
 
-    def take_one(self) -> int:
-        """One single page."""
-        return self.take(1)[0]
-
     def give(self, pages: Iterable[int]) -> None:
         """Return pages. A page that is free already, or was never handed out, is an ``AssertionError``."""
         is_free, in_use = self._is_free, len(self._is_free)

@@ -66,6 +66,11 @@ class VerifyingAllocator:
         self._done(holding)
         return grown
 
+    def grow_each(self, holdings: list[Holding]) -> None:
+        for holding in holdings:
+            grown = self.grow(holding, holding.capacity_tokens + 1)
+            assert grown, f"request {holding.demand.request_id} was sure to grow"
+
     def fork(self, parent: Holding, demand: Demand, tokens: int) -> Holding:
         self._expect_live(parent)
         child = self.inner.fork(parent, demand, tokens)
