@@ -5,11 +5,12 @@ none shorter than the launch floor. So a step is a sum, ``host + launches + devi
 parameter, and the device work is the roofline of what is moved and computed.
 """
 
+from functools import lru_cache
 from typing import Any
 
 from simulator import roofline
 from simulator.config import EngineConfig
-from simulator.decode_attention import group_attention
+from simulator.decode_attention import attention_seconds, group_attention
 from simulator.device import Device
 from simulator.model_shape import Model, kv_dtype_bytes
 from simulator.stages import StageCost, breakdown
@@ -29,6 +30,10 @@ COLLECTIVE_KERNELS = 2
 # Host work for each running sequence and step (inputs, sampling, detokenising): the vllm-ascend FAQ reckons
 # +0.5 to 1 ms of TPOT for 4 more sequences; MindIE on Qwen2.5-7B shows 0.24-0.31 ms a sequence.
 HOST_SEQUENCE_S = 0.25e-3
+# Steps whose context-free part is remembered: decode batches come back again and again, prefill steps seldom.
+KNOWN_BASES = 4096
+# Below this many steps one by one is faster than arrays, whose every operation has a fixed cost.
+SHORT_ARRAY = 64
 
 
 class StepCost:
@@ -62,9 +67,15 @@ class StepCost:
             for group in model.groups
         )
         self.token_bytes = sum(group.bytes_per_token(self.tp, self.kv_bytes) for group in model.groups)
+        self.linear = roofline.linear(device, model, tp=self.tp)
+        self.all_reduce = roofline.all_reduce(device, model, tp=self.tp)
+        self.stage_transfers = roofline.stage_transfers(device, model, pp=self.pp)
+        self.head = roofline.output_head(device, model, tp=self.tp)
+        self.kv_write = roofline.kv_write(device, token_bytes=self.token_bytes)
         self.launches_s = launches(model, self.tp) * device.launch_s
+        self._attention = attention_seconds(self.groups)
+        self._base = lru_cache(maxsize=KNOWN_BASES)(self._base_s)
         self._step_ns = None if engine.step_time is None else max(1, round(engine.step_time * NS_PER_S))
-        self._bases: dict[int, float] = {}
 
     def step_ns(self, load: StepLoad) -> int:
         """Nanoseconds of a step, at least 1."""
@@ -75,7 +86,7 @@ class StepCost:
 
     def memory_ns(self, copied_bytes: int, swapped_bytes: int, allocator_cycles: int) -> int:
         """Nanoseconds that the allocator's own work adds to a step; 0 when ``engine.step_time`` is set."""
-        if self._step_ns is not None:
+        if self._step_ns is not None or not (copied_bytes or swapped_bytes or allocator_cycles):
             return 0
         return round(self._memory_s(copied_bytes, swapped_bytes, allocator_cycles) * NS_PER_S)
 
@@ -85,20 +96,27 @@ class StepCost:
         return self._compute_s(load) + memory_s
 
     def _compute_s(self, load: StepLoad) -> float:
-        base = self._base(load.tokens, load.sampled_sequences, load.sequences)
+        sequences, prefill_tokens = load.decode_sequences, load.prefill_tokens
+        base = self._base(sequences + prefill_tokens, load.sampled_sequences, sequences + load.prefill_sequences)
         attention = self._attention(
-            load.decode_sequences, load.decode_context_tokens, load.decode_pages, load.decode_windowed_tokens
+            sequences, load.decode_context_tokens, load.decode_pages, load.decode_windowed_tokens
         )
-        return base + attention + self._prefill_s(load)
+        if prefill_tokens == 0:
+            return base + attention
+        prefill = 0.0
+        for group in self.prefill:
+            prefill += group.seconds(
+                prefill_tokens, load.prefill_pairs, load.prefill_context_tokens, load.prefill_sequences
+            )
+        return base + attention + prefill
 
     def decode_ns(self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0) -> int:
         """``step_ns`` of a step that only decodes: every sequence gains one token and is sampled."""
         if self._step_ns is not None:
             return self._step_ns
-        base = self._bases.get(sequences)
-        if base is None:
-            base = self._bases[sequences] = self._base(sequences, sequences, sequences)
-        return max(1, round((base + self._attention(sequences, context_tokens, pages, windowed_tokens)) * NS_PER_S))
+        base = self._base(sequences, sequences, sequences)
+        nanoseconds = round((base + self._attention(sequences, context_tokens, pages, windowed_tokens)) * NS_PER_S)
+        return nanoseconds if nanoseconds > 1 else 1
 
     def decode_ns_array(self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any) -> Any:
         """``decode_ns`` of many steps of as many sequences: int64 arrays of sums in, int64 nanoseconds out."""
@@ -106,6 +124,9 @@ class StepCost:
 
         if self._step_ns is not None:
             return np.full(np.shape(context_tokens), self._step_ns, np.int64)
+        if len(context_tokens) < SHORT_ARRAY:
+            rows = zip(context_tokens.tolist(), pages.tolist(), windowed_tokens.tolist(), strict=True)
+            return np.array([self.decode_ns(sequences, *sums) for sums in rows], np.int64)
         attention = np.zeros(np.shape(context_tokens))
         for group in self.groups:
             attention = attention + group.seconds_array(sequences, context_tokens, pages, windowed_tokens)
@@ -116,45 +137,20 @@ class StepCost:
         """The step as seven stages, whatever ``engine.step_time`` says."""
         return breakdown(self, load)
 
-    def _base(self, tokens: int, rows: int, sequences: int) -> float:
+    def _base_s(self, tokens: int, rows: int, sequences: int) -> float:
         """All that does not depend on contexts: host, launches, weights, collectives, head, KV write."""
-        device, model = self.device, self.model
-        host = device.host_step_s + sequences * self.host_sequence_s + self.launches_s
-        work = (
-            *self.token_work(tokens),
-            roofline.logits(device, model, rows=rows, tp=self.tp),
-            roofline.kv_write(device, tokens=tokens, token_bytes=self.token_bytes),
-        )
-        return host + sum(piece.seconds for piece in work)
+        host = self.device.host_step_s + sequences * self.host_sequence_s + self.launches_s
+        layers = self.linear.seconds(tokens) + self.all_reduce.seconds(tokens) + self.stage_transfers.seconds(tokens)
+        return host + (layers + self.head.seconds(rows) + self.kv_write.seconds(tokens))
 
     def token_work(self, tokens: int) -> tuple[roofline.Work, ...]:
         """What ``tokens`` new tokens do in the layers besides attention: products, sums over ``tp``, hand-overs."""
-        return (
-            roofline.linear(self.device, self.model, tokens=tokens, tp=self.tp),
-            roofline.all_reduce(self.device, self.model, tokens=tokens, tp=self.tp),
-            roofline.stage_transfers(self.device, self.model, tokens=tokens, pp=self.pp),
-        )
-
-    def _attention(self, sequences: int, tokens: int, pages: int, windowed_tokens: int) -> float:
-        total = 0.0
-        for group in self.groups:
-            total += group.seconds(sequences, tokens, pages, windowed_tokens)
-        return total
-
-    def _prefill_s(self, load: StepLoad) -> float:
-        if load.prefill_tokens == 0:
-            return 0.0
-        return sum(work.seconds for work in self.prefill_work(load))
+        return self.linear.work(tokens), self.all_reduce.work(tokens), self.stage_transfers.work(tokens)
 
     def prefill_work(self, load: StepLoad) -> list[roofline.Work]:
         """Attention of the prompt chunks, one entry for each group of layers."""
         return [
-            group.work(
-                tokens=load.prefill_tokens,
-                pairs=load.prefill_pairs,
-                context_tokens=load.prefill_context_tokens,
-                chunks=load.prefill_sequences,
-            )
+            group.work(load.prefill_tokens, load.prefill_pairs, load.prefill_context_tokens, load.prefill_sequences)
             for group in self.prefill
         ]
 

@@ -1,5 +1,6 @@
 """Decode attention of a whole model on one device: one launch a layer, grouped by kind of layer."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,8 @@ from simulator.kernel import PagedKernel
 from simulator.model_shape import AttentionGroup, Model
 from simulator.roofline import Work
 from simulator.tiles import AttentionShape, KernelOptions
+
+Seconds = Callable[[int, int, int, int], float]
 
 
 def attention_shape(model: Model, group: AttentionGroup, *, tp: int, kv_bytes: float) -> AttentionShape:
@@ -35,7 +38,7 @@ def attention_shape(model: Model, group: AttentionGroup, *, tp: int, kv_bytes: f
 class GroupAttention:
     """The launches of all layers of one group."""
 
-    __slots__ = ("kernel", "layers", "page_tokens", "windowed")
+    __slots__ = ("_answer", "_asked", "kernel", "layers", "page_tokens", "windowed")
 
     def __init__(
         self, device: Device, shape: AttentionShape, *, group: AttentionGroup, page_tokens: int, options: KernelOptions
@@ -44,14 +47,20 @@ class GroupAttention:
         self.windowed = group.window is not None
         self.page_tokens = page_tokens
         self.kernel = PagedKernel(device, shape, page_tokens=page_tokens, options=options)
+        self._asked, self._answer = (0, 0, 0.0), 0.0
 
     def seconds(self, sequences: int, tokens: int, pages: int, windowed_tokens: int) -> float:
         """Seconds of all layers of the group; sums over the batch as in ``StepLoad``."""
+        if sequences == 0:
+            return 0.0
         if not self.windowed:
-            return self.layers * self.kernel.seconds(sequences, tokens, pages)
-        return self.layers * self.kernel.seconds(
-            sequences, windowed_tokens, min(float(pages), self.window_pages(sequences, windowed_tokens))
-        )
+            return self.layers * self.kernel.launch_seconds(sequences, tokens, pages)
+        # Once every window is full its sums stand still for many steps.
+        read = min(float(pages), (windowed_tokens - sequences) / self.page_tokens + sequences)
+        asked = sequences, windowed_tokens, read
+        if asked != self._asked:
+            self._asked, self._answer = asked, self.layers * self.kernel.launch_seconds(*asked)
+        return self._answer
 
     def work(self, sequences: int, tokens: int, pages: int, windowed_tokens: int) -> Work:
         """``seconds`` with bytes, operations and bound."""
@@ -78,6 +87,26 @@ class GroupAttention:
     def window_pages(self, sequences: int, windowed_tokens: Any) -> Any:
         """Pages that windows cover: one of w tokens at any place touches (w - 1) / page + 1 on average."""
         return (windowed_tokens - sequences) / self.page_tokens + sequences
+
+
+def attention_seconds(groups: Sequence[GroupAttention]) -> Seconds:
+    """``(sequences, tokens, pages, windowed_tokens) -> seconds`` of all groups, with few calls on the way."""
+    if len(groups) == 1 and not groups[0].windowed:
+        layers, launch = groups[0].layers, groups[0].kernel.launch_seconds
+
+        def one(sequences: int, tokens: int, pages: int, windowed_tokens: int) -> float:
+            return layers * launch(sequences, tokens, pages) if sequences else 0.0
+
+        return one
+
+    def every(sequences: int, tokens: int, pages: int, windowed_tokens: int) -> float:
+        total = 0.0
+        if sequences:
+            for group in groups:
+                total += group.seconds(sequences, tokens, pages, windowed_tokens)
+        return total
+
+    return every
 
 
 def group_attention(

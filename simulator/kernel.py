@@ -16,7 +16,7 @@ from typing import Any
 from simulator.compute import TileCompute, tile_compute
 from simulator.device import Device
 from simulator.dma import Dma, make_dma
-from simulator.kernel_fast import fast_seconds
+from simulator.kernel_fast import Seconds, fast_seconds
 from simulator.kernel_form import KernelForm, Timing
 from simulator.kernel_share import exact_shares, mean_share
 from simulator.tiles import QUERY_BYTES, TABLE_ENTRY_BYTES, AttentionShape, KernelOptions, TilePlan, plan_tiles
@@ -78,17 +78,17 @@ class PagedKernel:
             step_token_bytes=shape.token_bytes / plan.steps_per_group,
             query_bytes=self.query_bytes,
         )
-        self._fast = fast_seconds(self.form, device.cores)
+        #: ``seconds`` of at least one sequence, for inner loops
+        self.launch_seconds: Seconds = fast_seconds(self.form, device.cores) or self._form_seconds
 
     def seconds(self, sequences: int, tokens: float, pages: float) -> float:
         """Seconds of one launch, without its launch cost; 0 for no sequence.
 
         ``tokens`` and ``pages`` are sums over the sequences: what each reads, its new token included.
         """
-        if sequences == 0:
-            return 0.0
-        if self._fast is not None:
-            return self._fast(sequences, tokens, pages)
+        return self.launch_seconds(sequences, tokens, pages) if sequences else 0.0
+
+    def _form_seconds(self, sequences: int, tokens: float, pages: float) -> float:
         share = mean_share(self.plan, self.device.cores, (sequences, tokens, pages))
         return float(self.form.timing(share).total_s)
 

@@ -1,89 +1,130 @@
 """The closed form once more, unrolled for the engine's inner loop: the same operations in the same order.
 
-A simulated second takes tens of thousands of steps, so this one expression is written without calls and objects.
-It covers the usual kernel (pages read one by one, ids through the cache or from HBM, at least two tile buffers);
-a property test holds it to ``kernel_form`` bit for bit.
+A simulated second takes tens of thousands of steps, so these expressions are written without objects, a case leaves
+out what only multiplies by zero in it, and stages that cannot be the longest are not worked out. They cover the usual
+kernel (pages read one by one, ids through the cache or from HBM, at least two tile buffers); a property test holds
+them to ``kernel_form`` bit for bit.
 """
 
 from collections.abc import Callable
-from math import ceil
+from math import ceil, floor
 
 from simulator.compute import FRACTAL
 from simulator.kernel_form import KernelForm
+from simulator.tiles import TilePlan
 
 Seconds = Callable[[int, float, float], float]
+# (most pages of a core, tasks, bursts, tails, pages of a task, tokens of a burst, of a tail, sharers, last sharers)
+_Share = tuple[int, float, float, int, float, float, float, float, float]
+_Deal = Callable[[int, float, float], _Share]
+# (most pages, tasks, bursts, tails, tokens of a burst, of a tail) -> seconds of look-ups and issues, of compute
+_Others = Callable[[int, float, float, int, float, float], tuple[float, float]]
 
 
 def fast_seconds(form: KernelForm, cores: int) -> Seconds | None:
     """``(sequences, tokens, pages) -> seconds``, or ``None`` when the kernel is not of the usual kind."""
     plan, dma = form.plan, form.dma
-    lone, shared = dma.latency_s / dma.depth, dma.startup_s / dma.depth
-    if plan.group_pages > 1 or form.table == "l1" or plan.buffers == 1 or lone < dma.issue_s:
+    if plan.group_pages > 1 or form.table == "l1" or plan.buffers == 1 or dma.latency_s / dma.depth < dma.issue_s:
         return None
-    heads, page, parts, transfers = plan.steps_per_group, plan.page_tokens, plan.parts, plan.transfers
-    lookup, miss, cold = form.lookup_s, form.miss_s, form.miss_s - form.hit_s if form.table == "dcache" else 0.0
-    entries = form.line_entries
-    partial = (entries - 1) / (2 * entries)
-    issue, port, bandwidth = dma.issue_s, dma.port_bandwidth, dma.shared_bandwidth
-    part_bytes = form.step_token_bytes * plan.reload / plan.parts
-    query_bytes, slice_s = form.query_bytes, form.compute.slice_s
-    query_lone = lone + query_bytes / port
+    return _timing(form, _deal(plan, cores), _others(form))
 
-    def tasks_of(tasks: int, most: int, task_pages: float) -> float:
-        if cores % tasks == 0:
-            return 1.0
-        if tasks % cores == 0:
-            return float(tasks // cores)
-        worst = ceil((most - 1) / task_pages) + 1
-        return worst if worst < most else most
 
-    def seconds(sequences: int, tokens: float, pages: float) -> float:
+def _deal(plan: TilePlan, cores: int) -> _Deal:
+    """``kernel_share.mean_share``."""
+    heads, page = plan.steps_per_group, plan.page_tokens
+
+    def deal(sequences: int, tokens: float, pages: float) -> _Share:
         dealt = pages * heads
         most = ceil(dealt / cores)
         task_pages = pages / sequences
-        tasks = tasks_of(sequences * heads, most, task_pages)
-        tails = -ceil(-most / task_pages)
+        tasks: float = sequences * heads
+        if cores % tasks == 0:
+            tasks = 1.0
+        elif tasks % cores == 0:
+            tasks = float(tasks // cores)
+        else:
+            tasks = ceil((most - 1) / task_pages) + 1
+            if tasks > most:
+                tasks = most
+        bursts = most if most > tasks else tasks
+        tails = floor(most / task_pages)
         unfilled = (pages * page - tokens) / sequences
         core_tokens = most * page - tails * unfilled
-        everything = tokens * heads
         tail = page - unfilled
-        bursts = most if most > tasks else tasks
-        full = page if tails != bursts else tail
-        if most > 1 and (tails == 0 or tails == bursts):
-            last_active = dealt - (most - 1) * cores
-            rest = core_tokens - full
-            active = (everything - last_active * full) / (full if full > rest else rest)
-            active = active if active > 1.0 else 1.0
-        else:
-            active = last_active = everything / core_tokens
-        lines = most / entries + tasks * partial
-        lines = lines if lines > tasks else tasks
-        scalar = most * transfers * lookup + lines * cold + (bursts * parts + tasks) * issue
+        if most == 1 or 0 < tails != bursts:
+            active = tokens * heads / core_tokens
+            return most, tasks, bursts, tails, task_pages, page if tails != bursts else tail, tail, active, active
+        full = page if tails == 0 else tail
+        last = dealt - (most - 1) * cores
+        others = core_tokens - full
+        active = (tokens * heads - last * full) / (full if full > others else others)
+        return most, tasks, bursts, tails, task_pages, full, tail, active if active > 1.0 else 1.0, last
+
+    return deal
+
+
+def _timing(form: KernelForm, deal: _Deal, others: _Others) -> Seconds:
+    """``KernelForm.timing`` of what ``deal`` gives."""
+    dma, parts, lookup = form.dma, form.plan.parts, form.lookup_s
+    lone, shared = dma.latency_s / dma.depth, dma.startup_s / dma.depth
+    issue, port, bandwidth, slice_s = dma.issue_s, dma.port_bandwidth, dma.shared_bandwidth, form.compute.slice_s
+    part_bytes = form.step_token_bytes * form.plan.reload / parts
+    query_bytes, query_lone, opened = form.query_bytes, lone + form.query_bytes / port, form.miss_s + issue
+    bound_s = _bound_s(form)
+
+    def seconds(sequences: int, tokens: float, pages: float) -> float:
+        most, tasks, bursts, tails, task_pages, full, tail, active, last_active = deal(sequences, tokens, pages)
         size = full * part_bytes
         alone = lone + size / port
         full_s = shared + size * active / bandwidth
-        full_s = full_s if full_s > alone else alone
-        last_s = shared + size * last_active / bandwidth
-        last_s = last_s if last_s > alone else alone
-        size = tail * part_bytes
-        alone = lone + size / port
-        tail_s = shared + size * active / bandwidth
-        tail_s = tail_s if tail_s > alone else alone
+        last_s = full_s = full_s if full_s > alone else alone
         query = shared + query_bytes * active / bandwidth
         query = query if query > query_lone else query_lone
-        last_query = shared + query_bytes * last_active / bandwidth
-        last_query = last_query if last_query > query_lone else query_lone
-        queries = tasks * query + (last_query - query) / task_pages
-        streamed = ((bursts - tails) * full_s + tails * tail_s + (last_s - full_s)) * parts + queries
-        work = -(-full // FRACTAL) * slice_s
-        compute = (bursts - tails) * work + tails * (-(-tail // FRACTAL) * slice_s)
-        first = (most / bursts - 1) * lookup + miss + issue
+        queries = tasks * query
+        if 0 < tails < bursts:
+            size = tail * part_bytes
+            tail_lone = lone + size / port
+            tail_s = shared + size * active / bandwidth
+            streamed = (bursts - tails) * full_s + tails * (tail_s if tail_s > tail_lone else tail_lone)
+        else:
+            streamed = bursts * full_s
+        if last_active != active:
+            last_s = shared + size * last_active / bandwidth
+            last_s = last_s if last_s > alone else alone
+            last_query = shared + query_bytes * last_active / bandwidth
+            streamed += last_s - full_s
+            queries += ((last_query if last_query > query_lone else query_lone) - query) / task_pages
+        streamed = streamed * parts + queries
+        first = opened if bursts == most else (most / bursts - 1) * lookup + form.miss_s + issue
         opening = issue + (query if query > first else first)
-        drain = work / parts
-        reads = scalar + last_s + drain
+        drain = -(-full // FRACTAL) * slice_s / parts
         total = opening + streamed - query + drain
-        total = total if total > reads else reads
-        slowest = opening + full_s + compute
-        return slowest if slowest > total else total
+        if bursts * bound_s + full_s + last_s < streamed - query:
+            return total
+        scalar, compute = others(most, tasks, bursts, tails, full, tail)
+        return max(scalar + last_s + drain, total, opening + full_s + compute)
 
     return seconds
+
+
+def _others(form: KernelForm) -> _Others:
+    """The two stages beside the transfers."""
+    plan, entries, lookup, issue = form.plan, form.line_entries, form.lookup_s, form.dma.issue_s
+    partial, cold = (entries - 1) / (2 * entries), form.miss_s - form.hit_s if form.table == "dcache" else 0.0
+    slice_s = form.compute.slice_s
+
+    def others(most: int, tasks: float, bursts: float, tails: int, full: float, tail: float) -> tuple[float, float]:
+        lines = max(tasks, most / entries + tasks * partial)
+        scalar = most * plan.transfers * lookup + lines * cold + (bursts * plan.parts + tasks) * issue
+        work, tail_work = -(-full // FRACTAL) * slice_s, -(-tail // FRACTAL) * slice_s
+        return scalar, (bursts - tails) * work + tails * tail_work
+
+    return others
+
+
+def _bound_s(form: KernelForm) -> float:
+    """What a burst takes at most in either stage beside the transfers: a cold line and its issues, or whole slices."""
+    plan = form.plan
+    cold = form.miss_s - form.hit_s if form.table == "dcache" else 0.0
+    scalar = plan.transfers * form.lookup_s + cold + (plan.parts + 1) * form.dma.issue_s
+    return max(scalar, -(-plan.page_tokens // FRACTAL) * form.compute.slice_s) * (1.0 + 1e-9)

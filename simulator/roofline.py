@@ -1,6 +1,7 @@
 """Seconds of everything in a step but decode attention: weights, matrix products, collectives, KV writes, prefill.
 
-Each is the slower of its bytes and its operations, on one of ``tp`` devices. Pipeline stages work one after the
+Each is the slower of its bytes and its operations, on one of ``tp`` devices, and says it twice: ``seconds`` for the
+engine, which asks in every step, and ``work`` with bytes and bound for people. Pipeline stages work one after the
 other on a step, so a step's time sums over all layers of the model whatever ``pp`` is; that several steps may be
 in flight in different stages is not modelled.
 """
@@ -26,16 +27,55 @@ class Work:
     bound: str = "none"
 
 
-def linear(device: Device, model: Model, *, tokens: int, tp: int) -> Work:
-    """The matrix products of all layers for ``tokens`` tokens: weights streamed once, experts only if reached.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearLayers:
+    """The matrix products of all layers: weights streamed once a step, experts only if a token reaches them.
 
-    The output head's weights are left to ``logits``.
+    The output head's weights are left to ``OutputHead``.
     """
-    if tokens == 0:
-        return Work(seconds=0.0)
-    weights = model.streamed_weight_bytes(tokens, tp) - head_bytes(model, tp)
-    flops = tokens * model.linear_flops_per_token / tp
-    return _roofline(device, weights, flops)
+
+    model: Model
+    tp: int
+    fixed_bytes: float
+    head_bytes: int
+    flops_per_token: int
+    hbm_bandwidth: float
+    cube_flops: float
+
+    def seconds(self, tokens: int) -> float:
+        """Seconds of ``tokens`` tokens: the weights' bytes or the operations, whichever takes longer."""
+        if tokens == 0:
+            return 0.0
+        memory_s = self._weights(tokens) / self.hbm_bandwidth
+        compute_s = tokens * self.flops_per_token / self.tp / self.cube_flops
+        return memory_s if memory_s > compute_s else compute_s
+
+    def work(self, tokens: int) -> Work:
+        """``seconds`` with bytes, operations and bound."""
+        if tokens == 0:
+            return Work(seconds=0.0)
+        moved, flops = self._weights(tokens), tokens * self.flops_per_token / self.tp
+        bound = "bandwidth" if moved / self.hbm_bandwidth >= flops / self.cube_flops else "compute"
+        return Work(seconds=self.seconds(tokens), moved_bytes=moved, flops=flops, bound=bound)
+
+    def _weights(self, tokens: int) -> float:
+        if not self.model.expert_count:
+            return self.fixed_bytes
+        return self.model.streamed_weight_bytes(tokens, self.tp) - self.head_bytes
+
+
+def linear(device: Device, model: Model, *, tp: int) -> LinearLayers:
+    """The linear layers of ``model`` on one of ``tp`` devices."""
+    head = head_bytes(model, tp)
+    return LinearLayers(
+        model=model,
+        tp=tp,
+        fixed_bytes=model.streamed_weight_bytes(1, tp) - head,
+        head_bytes=head,
+        flops_per_token=model.linear_flops_per_token,
+        hbm_bandwidth=device.hbm_sustained_bandwidth,
+        cube_flops=device.cube_flops * device.cube_efficiency,
+    )
 
 
 def head_bytes(model: Model, tp: int) -> int:
@@ -43,39 +83,99 @@ def head_bytes(model: Model, tp: int) -> int:
     return sum(weight.device_bytes(tp) for weight in ((model.head,) if model.head else model.embedding[:1]))
 
 
-def logits(device: Device, model: Model, *, rows: int, tp: int) -> Work:
-    """The output projection of ``rows`` sampled positions."""
-    if rows == 0:
-        return Work(seconds=0.0)
-    return _roofline(device, float(head_bytes(model, tp)), rows * model.head_flops_per_row / tp)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputHead:
+    """The output projection: its weights once a step, its operations for each sampled row."""
+
+    moved_bytes: float
+    flops_per_row: int
+    tp: int
+    memory_s: float
+    cube_flops: float
+
+    def seconds(self, rows: int) -> float:
+        """Seconds of ``rows`` sampled positions."""
+        if rows == 0:
+            return 0.0
+        compute_s = rows * self.flops_per_row / self.tp / self.cube_flops
+        return self.memory_s if self.memory_s > compute_s else compute_s
+
+    def work(self, rows: int) -> Work:
+        """``seconds`` with bytes, operations and bound."""
+        if rows == 0:
+            return Work(seconds=0.0)
+        flops = rows * self.flops_per_row / self.tp
+        bound = "bandwidth" if self.memory_s >= flops / self.cube_flops else "compute"
+        return Work(seconds=self.seconds(rows), moved_bytes=self.moved_bytes, flops=flops, bound=bound)
 
 
-def all_reduce(device: Device, model: Model, *, tokens: int, tp: int) -> Work:
-    """Two sums of the hidden states a layer over the HCCS links, ring traffic 2 (tp-1)/tp, and their latency."""
-    if tp == 1 or tokens == 0:
-        return Work(seconds=0.0)
-    hidden = float(tokens * model.hidden_size * ACTIVATION_BYTES)
-    moved = 2 * model.num_layers * 2.0 * (tp - 1) / tp * hidden
-    latency = 2 * model.num_layers * device.link_latency_s
-    wire = moved / device.link_bandwidth
-    return Work(seconds=wire + latency, moved_bytes=moved, bound="latency" if latency > wire else "link")
-
-
-def stage_transfers(device: Device, model: Model, *, tokens: int, pp: int) -> Work:
-    """Hidden states handed from each pipeline stage to the next."""
-    if pp == 1 or tokens == 0:
-        return Work(seconds=0.0)
-    moved = float((pp - 1) * tokens * model.hidden_size * ACTIVATION_BYTES)
-    return Work(
-        seconds=moved / device.link_bandwidth + (pp - 1) * device.link_latency_s, moved_bytes=moved, bound="link"
+def output_head(device: Device, model: Model, *, tp: int) -> OutputHead:
+    """The output projection of ``model`` on one of ``tp`` devices."""
+    moved = float(head_bytes(model, tp))
+    return OutputHead(
+        moved_bytes=moved,
+        flops_per_row=model.head_flops_per_row,
+        tp=tp,
+        memory_s=moved / device.hbm_sustained_bandwidth,
+        cube_flops=device.cube_flops * device.cube_efficiency,
     )
 
 
-def kv_write(device: Device, *, tokens: int, token_bytes: float) -> Work:
-    """New keys and values of ``tokens`` tokens to HBM; ``token_bytes`` of all layers on one device."""
-    moved = tokens * token_bytes
-    return Work(
-        seconds=moved / device.hbm_sustained_bandwidth, moved_bytes=moved, bound="bandwidth" if moved else "none"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Bytes in proportion to the tokens through one channel, and a latency; nothing at all without a channel."""
+
+    token_bytes: float
+    factor: float
+    bandwidth: float
+    latency_s: float
+    bound: str
+
+    def seconds(self, tokens: int) -> float:
+        """Seconds of ``tokens`` tokens."""
+        if tokens == 0 or self.factor == 0.0:
+            return 0.0
+        return self.factor * (tokens * self.token_bytes) / self.bandwidth + self.latency_s
+
+    def work(self, tokens: int) -> Work:
+        """``seconds`` with bytes and bound."""
+        if tokens == 0 or self.factor == 0.0:
+            return Work(seconds=0.0)
+        moved = self.factor * (tokens * self.token_bytes)
+        bound = "latency" if self.latency_s > moved / self.bandwidth else self.bound
+        return Work(seconds=self.seconds(tokens), moved_bytes=moved, bound=bound)
+
+
+def all_reduce(device: Device, model: Model, *, tp: int) -> Transfer:
+    """Two sums of the hidden states a layer over the HCCS links, ring traffic 2 (tp-1)/tp, and their latency."""
+    return Transfer(
+        token_bytes=model.hidden_size * ACTIVATION_BYTES,
+        factor=2 * model.num_layers * 2.0 * (tp - 1) / tp,
+        bandwidth=device.link_bandwidth,
+        latency_s=2 * model.num_layers * device.link_latency_s,
+        bound="link",
+    )
+
+
+def stage_transfers(device: Device, model: Model, *, pp: int) -> Transfer:
+    """Hidden states handed from each pipeline stage to the next."""
+    return Transfer(
+        token_bytes=model.hidden_size * ACTIVATION_BYTES,
+        factor=float(pp - 1),
+        bandwidth=device.link_bandwidth,
+        latency_s=(pp - 1) * device.link_latency_s,
+        bound="link",
+    )
+
+
+def kv_write(device: Device, *, token_bytes: float) -> Transfer:
+    """New keys and values to HBM; ``token_bytes`` of all layers on one device."""
+    return Transfer(
+        token_bytes=token_bytes,
+        factor=1.0,
+        bandwidth=device.hbm_sustained_bandwidth,
+        latency_s=0.0,
+        bound="bandwidth",
     )
 
 
@@ -97,25 +197,40 @@ class PrefillAttention:
     hbm_bandwidth: float
     l2_bandwidth: float
 
-    def work(self, *, tokens: int, pairs: int, context_tokens: int, chunks: int) -> Work:
-        """Work of all layers. With a window a query sees at most ``window`` keys, a chunk as many before it."""
+    def seconds(self, tokens: int, pairs: int, context_tokens: int, chunks: int) -> float:
+        """Seconds of all layers. With a window a query sees at most ``window`` keys, a chunk as many before it."""
+        if tokens == 0:
+            return 0.0
+        if self.window is not None:
+            pairs, context_tokens = self._seen(tokens, pairs, context_tokens, chunks)
+        return self.layers * max(self._times(pairs, context_tokens))
+
+    def work(self, tokens: int, pairs: int, context_tokens: int, chunks: int) -> Work:
+        """``seconds`` with bytes, operations and bound."""
         if tokens == 0:
             return Work(seconds=0.0)
-        if self.window is not None:
-            pairs = min(pairs, tokens * self.window)
-            context_tokens = min(context_tokens, tokens + chunks * self.window)
-        flops = pairs * self.flops_per_pair
-        moved = context_tokens * self.token_bytes
-        times = {
-            "compute": flops / self.cube_flops,
-            "vector": pairs * self.vector_ops_per_pair / self.vector_ops,
-            "bandwidth": moved / self.hbm_bandwidth,
-            "l2": pairs / QUERY_TILE * self.token_bytes / self.l2_bandwidth,
-        }
-        bound = max(times, key=lambda name: times[name])
+        pairs, context_tokens = self._seen(tokens, pairs, context_tokens, chunks)
+        times = self._times(pairs, context_tokens)
         return Work(
-            seconds=self.layers * times[bound], moved_bytes=self.layers * moved, flops=self.layers * flops, bound=bound
+            seconds=self.layers * max(times),
+            moved_bytes=self.layers * (context_tokens * self.token_bytes),
+            flops=self.layers * (pairs * self.flops_per_pair),
+            bound=("compute", "vector", "bandwidth", "l2")[times.index(max(times))],
         )
+
+    def _times(self, pairs: int, context_tokens: int) -> tuple[float, float, float, float]:
+        """Seconds in one layer: cube, vector cores, HBM, L2."""
+        return (
+            pairs * self.flops_per_pair / self.cube_flops,
+            pairs * self.vector_ops_per_pair / self.vector_ops,
+            context_tokens * self.token_bytes / self.hbm_bandwidth,
+            pairs / QUERY_TILE * self.token_bytes / self.l2_bandwidth,
+        )
+
+    def _seen(self, tokens: int, pairs: int, context_tokens: int, chunks: int) -> tuple[int, int]:
+        if self.window is None:
+            return pairs, context_tokens
+        return min(pairs, tokens * self.window), min(context_tokens, tokens + chunks * self.window)
 
 
 def prefill_attention(
@@ -136,10 +251,3 @@ def prefill_attention(
         hbm_bandwidth=device.hbm_sustained_bandwidth,
         l2_bandwidth=device.l2_bandwidth,
     )
-
-
-def _roofline(device: Device, moved: float, flops: float) -> Work:
-    memory_s = moved / device.hbm_sustained_bandwidth
-    compute_s = flops / (device.cube_flops * device.cube_efficiency)
-    bound = "bandwidth" if memory_s >= compute_s else "compute"
-    return Work(seconds=max(memory_s, compute_s), moved_bytes=moved, flops=flops, bound=bound)

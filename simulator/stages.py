@@ -9,7 +9,6 @@ kernel a layer, the others in packing.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simulator import roofline
 from simulator.roofline import Work
 from simulator.step_load import StepLoad
 from simulator.tiles import TABLE_ENTRY_BYTES
@@ -40,8 +39,7 @@ def breakdown(cost: "StepCost", load: StepLoad) -> tuple[StageCost, ...]:
     host = Work(seconds=device.host_step_s, moved_bytes=entries, bound="host")
     book = Work(seconds=load.sequences * cost.host_sequence_s, bound="host")
     packing = cost.token_work(load.tokens)
-    write = roofline.kv_write(device, tokens=load.tokens, token_bytes=cost.token_bytes)
-    logits = roofline.logits(device, cost.model, rows=load.sampled_sequences, tp=cost.tp)
+    write, logits = cost.kv_write.work(load.tokens), cost.head.work(load.sampled_sequences)
     work = (host, _allocation(cost, load), _sum(packing), _attention(cost, load), write, logits, book)
     launches = (0.0, 0.0, cost.launches_s - 2 * layers, layers, layers, 0.0, 0.0)
     return tuple(
