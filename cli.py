@@ -28,6 +28,13 @@ class Format(StrEnum):
     json = "json"
 
 
+class Cause(StrEnum):
+    """Why an allocation fails."""
+
+    capacity = "capacity"
+    fragmentation = "fragmentation"
+
+
 class Language(StrEnum):
     """Languages of the HTML report."""
 
@@ -175,6 +182,44 @@ def run(
         _note(f"report: {folder / 'report.html'}")
     if any(one["ended_because"] == "interrupted" for one in document["runs"]):
         raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def explain(
+    scenario: ScenarioName,
+    *,
+    allocator: Annotated[
+        str | None,
+        typer.Option("--allocator", metavar="NAME", help="Whose run; default: the first that refuses anything."),
+    ] = None,
+    event: Annotated[int, typer.Option(min=1, help="Number of the failed allocation, from 1.")] = 1,
+    request: Annotated[int | None, typer.Option(min=0, help="Only failed allocations of this request.")] = None,
+    cause: Annotated[Cause | None, typer.Option(help="Only failed allocations of this cause.")] = None,
+    settings: Settings = None,
+    seed: Seed = None,
+    output_format: OutputFormat = Format.table,
+) -> None:
+    """Explain one failed allocation: who held the memory, where it was lost, and what would have served the request.
+
+    Runs the same arrivals again with other allocators, page sizes and larger pools.
+    """
+    from simulator.explain_oom import explain_oom
+    from simulator.oom_state import Wanted
+    from simulator.scenario import load_scenario
+
+    loaded = load_scenario(scenario, settings or ())
+    label = (_chosen_allocators(loaded, [allocator]) or ("",))[0] if allocator is not None else None
+    if loaded.budget.overdraft_bytes:
+        _refuse(loaded.budget)
+    with loaded.located():
+        wanted = Wanted(event, request, None if cause is None else cause.value)
+        document = explain_oom(loaded, wanted, allocator=label, seed=seed)
+    if output_format is Format.json:
+        _print_json(document)
+        return
+    from simulator import explain_table
+
+    explain_table.print_explanation(document)
 
 
 @app.command()

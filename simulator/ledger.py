@@ -5,6 +5,7 @@ Columns are typed arrays, so a million requests take some 60 MB. Times are nanos
 """
 
 from array import array
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,8 @@ from simulator.allocators.base import Shortfall
 from simulator.sequence import Outcome, Sequence
 
 During = Literal["admission", "decode"]
+#: told of a failed allocation at the moment it fails: who asked, what was missing, when, at which stage
+OnOom = Callable[[Sequence, Shortfall, int, During], None]
 NEVER = -1
 CAUSES = ("capacity", "fragmentation")
 #: OOM events kept row by row; later ones are only counted
@@ -48,6 +51,7 @@ class Ledger:
         self.idle_preemptions = 0
         self.events: list[tuple[int, int, int, int, int, int, int]] = []
         self.on_end = _nothing
+        self.on_oom: OnOom | None = None
 
     # ---- what happens to a request
 
@@ -91,6 +95,8 @@ class Ledger:
         if len(self.events) < MAX_EVENTS:
             needed, free, largest = shortfall.needed_bytes, shortfall.free_bytes, shortfall.largest_free_bytes
             self.events.append((now, sequence.request_id, cause, int(during == "decode"), needed, free, largest))
+        if self.on_oom is not None:
+            self.on_oom(sequence, shortfall, now, during)
 
     def preempted(self, sequence: Sequence, lost_tokens: int) -> None:
         """``sequence`` lost its memory and will compute ``lost_tokens`` again, as far as no cache helps."""

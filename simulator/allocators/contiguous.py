@@ -133,6 +133,10 @@ class ContiguousAllocator(Allocator):
         """Free bytes in whole granules; the unusable tail of the pool is not among them."""
         return self._store.total_free * self.granule_bytes
 
+    def free_ranges(self) -> Iterable[tuple[int, int]]:
+        """Start and size of each hole, in granules, by rising address."""
+        return self._store.free_ranges()
+
     def occupancy(self) -> Occupancy:
         """The pool now. With ``buddy`` the largest free block counts, adjacent free blocks do not add up."""
         return Occupancy(
