@@ -33,7 +33,7 @@ HOST_SEQUENCE_S = 0.25e-3
 # Steps whose context-free part is remembered: decode batches come back again and again, prefill steps seldom.
 KNOWN_BASES = 4096
 # Below this many steps one by one is faster than arrays, whose every operation has a fixed cost.
-SHORT_ARRAY = 64
+SHORT_ARRAY = 24
 
 
 class StepCost:

@@ -16,7 +16,7 @@ from typing import Any
 from simulator.compute import TileCompute, tile_compute
 from simulator.device import Device
 from simulator.dma import Dma, make_dma
-from simulator.kernel_fast import Seconds, fast_seconds
+from simulator.kernel_fast import Seconds, fast_array, fast_seconds
 from simulator.kernel_form import KernelForm, Timing
 from simulator.kernel_share import exact_shares, mean_share
 from simulator.tiles import QUERY_BYTES, TABLE_ENTRY_BYTES, AttentionShape, KernelOptions, TilePlan, plan_tiles
@@ -80,6 +80,7 @@ class PagedKernel:
         )
         #: ``seconds`` of at least one sequence, for inner loops
         self.launch_seconds: Seconds = fast_seconds(self.form, device.cores) or self._form_seconds
+        self._usual = self.launch_seconds != self._form_seconds
 
     def seconds(self, sequences: int, tokens: float, pages: float) -> float:
         """Seconds of one launch, without its launch cost; 0 for no sequence.
@@ -98,6 +99,8 @@ class PagedKernel:
 
         if sequences == 0:
             return np.zeros(np.shape(tokens))
+        if self._usual and np.size(pages) and (pages == pages[0]).all():
+            return fast_array(self.form, self.device.cores)(sequences, tokens.astype(float), pages[0].item())
         sums = (sequences, tokens, pages)
         share = mean_share(self.plan, self.device.cores, sums, maximum=np.maximum, ceil=np.ceil)
         return self.form.timing(share, np.maximum).total_s

@@ -8,17 +8,19 @@ them to ``kernel_form`` bit for bit.
 
 from collections.abc import Callable
 from math import ceil, floor
+from typing import Any
 
 from simulator.compute import FRACTAL
 from simulator.kernel_form import KernelForm
+from simulator.kernel_share import Maximum, Number
 from simulator.tiles import TilePlan
 
 Seconds = Callable[[int, float, float], float]
 # (most pages of a core, tasks, bursts, tails, pages of a task, tokens of a burst, of a tail, sharers, last sharers)
-_Share = tuple[int, float, float, int, float, float, float, float, float]
-_Deal = Callable[[int, float, float], _Share]
+_Share = tuple[int, float, float, int, float, Number, Number, Number, Number]
+_Deal = Callable[[int, Number, float], _Share]
 # (most pages, tasks, bursts, tails, tokens of a burst, of a tail) -> seconds of look-ups and issues, of compute
-_Others = Callable[[int, float, float, int, float, float], tuple[float, float]]
+_Others = Callable[[int, float, float, int, Number, Number], tuple[float, Number]]
 
 
 def fast_seconds(form: KernelForm, cores: int) -> Seconds | None:
@@ -29,11 +31,43 @@ def fast_seconds(form: KernelForm, cores: int) -> Seconds | None:
     return _timing(form, _deal(plan, cores), _others(form))
 
 
-def _deal(plan: TilePlan, cores: int) -> _Deal:
-    """``kernel_share.mean_share``."""
+def fast_array(form: KernelForm, cores: int) -> Callable[[int, Any, float], Any]:
+    """``fast_seconds`` of a usual kernel for an array of ``tokens`` (as floats) while ``pages`` stands still."""
+    import numpy as np
+
+    dma, parts, part_bytes = form.dma, form.plan.parts, form.step_token_bytes * form.plan.reload / form.plan.parts
+    lone, shared = dma.latency_s / dma.depth, dma.startup_s / dma.depth
+    deal, others = _deal(form.plan, cores, np.maximum), _others(form)
+
+    def transfer(size: Number, active: Number) -> Any:
+        return np.maximum(shared + size * active / dma.shared_bandwidth, lone + size / dma.port_bandwidth)
+
+    def seconds(sequences: int, tokens: Any, pages: float) -> Any:
+        most, tasks, bursts, tails, task_pages, full, tail, active, last_active = deal(sequences, tokens, pages)
+        last_s = full_s = transfer(full * part_bytes, active)
+        query = transfer(form.query_bytes, active)
+        queries, streamed = tasks * query, (bursts - tails) * full_s
+        if tails:
+            streamed = streamed + tails * (full_s if tails == bursts else transfer(tail * part_bytes, active))
+        if last_active is not active:
+            last_s = transfer(full * part_bytes, last_active)
+            streamed = streamed + (last_s - full_s)
+            queries = queries + (transfer(form.query_bytes, last_active) - query) / task_pages
+        scalar, compute = others(most, tasks, bursts, tails, full, tail)
+        first = (most / bursts - 1) * form.lookup_s + form.miss_s + dma.issue_s
+        opening = dma.issue_s + np.maximum(query, first)
+        drain = -(-full // FRACTAL) * form.compute.slice_s / parts
+        total = opening + (streamed * parts + queries) - query + drain
+        return np.maximum(np.maximum(scalar + last_s + drain, total), opening + full_s + compute)
+
+    return seconds
+
+
+def _deal(plan: TilePlan, cores: int, maximum: Maximum = max) -> _Deal:
+    """``kernel_share.mean_share`` for numbers, or for an array of tokens with numpy's ``maximum``."""
     heads, page = plan.steps_per_group, plan.page_tokens
 
-    def deal(sequences: int, tokens: float, pages: float) -> _Share:
+    def deal(sequences: int, tokens: Number, pages: float) -> _Share:
         dealt = pages * heads
         most = ceil(dealt / cores)
         task_pages = pages / sequences
@@ -56,9 +90,8 @@ def _deal(plan: TilePlan, cores: int) -> _Deal:
             return most, tasks, bursts, tails, task_pages, page if tails != bursts else tail, tail, active, active
         full = page if tails == 0 else tail
         last = dealt - (most - 1) * cores
-        others = core_tokens - full
-        active = (tokens * heads - last * full) / (full if full > others else others)
-        return most, tasks, bursts, tails, task_pages, full, tail, active if active > 1.0 else 1.0, last
+        active = maximum((tokens * heads - last * full) / maximum(full, core_tokens - full), 1.0)
+        return most, tasks, bursts, tails, task_pages, full, tail, active, last
 
     return deal
 
@@ -98,11 +131,12 @@ def _timing(form: KernelForm, deal: _Deal, others: _Others) -> Seconds:
         first = opened if bursts == most else (most / bursts - 1) * lookup + form.miss_s + issue
         opening = issue + (query if query > first else first)
         drain = -(-full // FRACTAL) * slice_s / parts
-        total = opening + streamed - query + drain
+        total: float = opening + streamed - query + drain
         if bursts * bound_s + full_s + last_s < streamed - query:
             return total
         scalar, compute = others(most, tasks, bursts, tails, full, tail)
-        return max(scalar + last_s + drain, total, opening + full_s + compute)
+        longest: float = max(scalar + last_s + drain, total, opening + full_s + compute)
+        return longest
 
     return seconds
 
@@ -113,11 +147,13 @@ def _others(form: KernelForm) -> _Others:
     partial, cold = (entries - 1) / (2 * entries), form.miss_s - form.hit_s if form.table == "dcache" else 0.0
     slice_s = form.compute.slice_s
 
-    def others(most: int, tasks: float, bursts: float, tails: int, full: float, tail: float) -> tuple[float, float]:
+    def others(most: int, tasks: float, bursts: float, tails: int, full: Number, tail: Number) -> tuple[float, Number]:
         lines = max(tasks, most / entries + tasks * partial)
         scalar = most * plan.transfers * lookup + lines * cold + (bursts * plan.parts + tasks) * issue
-        work, tail_work = -(-full // FRACTAL) * slice_s, -(-tail // FRACTAL) * slice_s
-        return scalar, (bursts - tails) * work + tails * tail_work
+        work = -(-full // FRACTAL) * slice_s
+        if 0 < tails < bursts:
+            return scalar, (bursts - tails) * work + tails * (-(-tail // FRACTAL) * slice_s)
+        return scalar, bursts * work
 
     return others
 

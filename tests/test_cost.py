@@ -67,6 +67,17 @@ def test_decode_scalar_array_and_general_step_are_the_same_integer(
     assert step.decode_ns_array(len(contexts), *columns).tolist() == general
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_a_long_quiet_stretch_costs_what_its_steps_cost(name: str, count: int) -> None:
+    step, steps = cost(name), np.arange(100)
+    tokens, pages, windowed = count * (5000 + steps), np.full(100, count * 40), np.full(100, count * 1024)
+    loads = [StepLoad(decode_sequences=count, sampled_sequences=count, decode_pages=count * 40) for _ in steps]
+    for load, total in zip(loads, tokens, strict=True):
+        load.decode_context_tokens, load.decode_windowed_tokens = int(total), count * 1024
+    assert step.decode_ns_array(count, tokens, pages, windowed).tolist() == [step.step_ns(load) for load in loads]
+
+
 def test_given_step_time_replaces_the_model_everywhere() -> None:
     step = StepCost(device(), model("qwen2.5-7b"), EngineConfig(step_time=0.01), page_tokens=128)
     assert step.step_ns(StepLoad()) == step.decode_ns(3, 100, 3) == 10_000_000

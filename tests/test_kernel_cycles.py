@@ -128,6 +128,14 @@ def test_array_and_unrolled_forms_equal_the_closed_form_bit_for_bit(
     ]
     assert [kernel.seconds(count, int(t), int(p)) for t, p in zip(tokens, pages, strict=True)] == plain
     assert kernel.seconds_array(count, tokens, pages).tolist() == plain
+    # The same within a page of every sequence, where the number of pages stands still.
+    first = sum(context - context % page + 1 for context in contexts)
+    tokens, still = np.array([first + count * step for step in range(8)]), sum(c // page + 1 for c in contexts)
+    plain = [
+        kernel.form.timing(mean_share(kernel.plan, kernel.device.cores, (count, int(t), still))).total_s for t in tokens
+    ]
+    assert [kernel.seconds(count, int(t), still) for t in tokens] == plain
+    assert kernel.seconds_array(count, tokens, np.full(8, still)).tolist() == plain
 
 
 @settings(max_examples=60, deadline=None)
