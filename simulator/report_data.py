@@ -80,6 +80,15 @@ class ReportData:
         return tuple(first or self.runs)
 
     @property
+    def shares_time(self) -> bool:
+        """Whether the runs met the same requests, so that their panels can stand on one time axis."""
+        return len(self.bases) == 1
+
+    def axis_end_s(self, run: RunData) -> float:
+        """Where the time axis of a panel of ``run`` ends."""
+        return self.end_s if self.shares_time else float(run.summary["simulated_s"])
+
+    @property
     def end_s(self) -> float:
         """When the longest of the shown runs ended."""
         return max((float(run.summary["simulated_s"]) for run in self.shown), default=0.0)

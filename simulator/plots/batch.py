@@ -17,16 +17,17 @@ def queue_and_batch(data: "ReportData", words: style.Words) -> "style.Figure | N
         return None
     names = [name for name in PANELS if name != "swapped" or any(run.timeline["swapped"].any() for run in runs)]
     title = words("How many sequences run, and how many wait?")
-    legend_rows = -(-len(runs) // 3)
+    columns = style.name_columns([run.name for run in runs])
+    legend_rows = -(-len(runs) // columns)
     drawn = style.figure(title, height_in=style.top_in(title, legend_rows=legend_rows) + 0.66 + 1.35 * len(names))
-    axes = style.panels(drawn, title, len(names), legend_rows=legend_rows, sharex=True)
+    axes = style.panels(drawn, title, len(names), legend_rows=legend_rows, share_x=True)
     for panel, name in zip(axes, names, strict=True):
         entries = [(run.name, _draw(panel, run, name, data.end_s, line)) for line, run in enumerate(runs)]
         style.panel_title(panel, words(PANELS[name]))
         panel.set_ylim(bottom=0)
         panel.locator_params(axis="y", nbins=4, integer=True)
-    style.time_axis(axes[-1], data.end_s, words)
-    style.legend(drawn, title, entries, columns=3)
+    style.time_axes(axes, [data.end_s] * len(axes), words)
+    style.legend(drawn, title, entries, columns=columns)
     return drawn
 
 

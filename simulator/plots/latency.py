@@ -55,7 +55,8 @@ def latency(data: "ReportData", words: style.Words) -> "style.Figure | None":
     if not any(counted(run).any() for run in runs):
         return None
     title = words("How long do completed requests wait for tokens?")
-    legend_rows = -(-len(runs) // 3)
+    columns = style.name_columns([run.name for run in runs])
+    legend_rows = -(-len(runs) // columns)
     drawn = style.figure(title, height_in=style.top_in(title, legend_rows=legend_rows) + 0.66 + 3.4)
     axes = style.panels(drawn, title, 2, legend_rows=legend_rows)
     for panel, (name, values_of) in zip(axes, PANELS.items(), strict=True):
@@ -66,8 +67,7 @@ def latency(data: "ReportData", words: style.Words) -> "style.Figure | None":
         panel.set_ylabel(f"{words('requests')} [%]")
         panel.grid(True, axis="x")
     axes[-1].set_xlabel(f"{words('seconds')} [s]")
-    drawn.subplots_adjust(hspace=0.5)
-    style.legend(drawn, title, entries, columns=3)
+    style.legend(drawn, title, entries, columns=columns)
     return drawn
 
 

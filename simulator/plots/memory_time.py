@@ -42,12 +42,12 @@ def memory_over_time(data: "ReportData", words: style.Words) -> "style.Figure | 
     title = words("How full is the KV pool, and how much of it is waste?")
     height_in = style.top_in(title, legend_rows=2) + 0.66 + 1.15 * len(runs)
     drawn = style.figure(title, height_in=height_in)
-    axes = style.panels(drawn, title, len(runs), legend_rows=2, sharex=True)
+    axes = style.panels(drawn, title, len(runs), legend_rows=2, share_x=data.shares_time)
     for panel, run in zip(axes, runs, strict=True):
         _draw(panel, run, data.end_s)
         panel.set_ylabel("GiB")
         style.panel_title(panel, run.name, _aside(run, words))
-    style.time_axis(axes[-1], data.end_s, words)
+    style.time_axes(axes, [data.axis_end_s(run) for run in runs], words)
     entries = [(words(name), style.patch(colour)) for name, colour in COLOURS.items()]
     style.legend(drawn, title, [*entries, (words("pool"), _line())], columns=3)
     return drawn

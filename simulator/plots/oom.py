@@ -33,24 +33,23 @@ def oom_events(data: "ReportData", words: style.Words) -> "style.Figure | None":
     if not runs:
         return None
     title = words("When do allocations fail, and why?")
-    height_in = style.top_in(title, legend_rows=1) + 0.66 + 0.85 * len(runs)
+    height_in = style.top_in(title, legend_rows=1) + 0.66 + (0.85 if data.shares_time else 1.05) * len(runs)
     drawn = style.figure(title, height_in=height_in)
-    axes = style.panels(drawn, title, len(runs), legend_rows=1, sharex=True, sharey=True)
+    axes = style.panels(drawn, title, len(runs), legend_rows=1, share_x=data.shares_time, share_y=True)
     for panel, run in zip(axes, runs, strict=True):
-        total = _draw(panel, run, data.end_s)
+        total = _draw(panel, run, data.axis_end_s(run), style.time_scale(data.end_s)[0])
         style.panel_title(panel, run.name, f"{total:,} {words('events')}" if total else "")
         if not total:
             panel.text(0.5, 0.4, words("none"), transform=panel.transAxes, ha="center", color=MUTED, fontsize=9)
         panel.locator_params(axis="y", nbins=3, integer=True)
     axes[0].set_ylim(0, max(1.0, axes[0].get_ylim()[1]))
-    style.time_axis(axes[-1], data.end_s, words)
+    style.time_axes(axes, [data.axis_end_s(run) for run in runs], words)
     drawn.supylabel(words("events in an interval"), fontsize=9, x=0.015)
     style.legend(drawn, title, [(words(name), style.patch(colour)) for name, colour in COLOURS.items()], columns=3)
     return drawn
 
 
-def _draw(panel: "style.Axes", run: "RunData", end_s: float) -> int:
-    scale, _ = style.time_scale(end_s)
+def _draw(panel: "style.Axes", run: "RunData", end_s: float, scale: float) -> int:
     edges, counts = event_counts(run, end_s)
     below = np.zeros(len(edges) - 1)
     for cause, count in counts.items():

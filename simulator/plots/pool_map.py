@@ -38,12 +38,12 @@ def pool_map(data: "ReportData", words: style.Words) -> "style.Figure | None":
         return None
     title = words("Who holds which addresses of the pool?")
     drawn = style.figure(title, height_in=style.top_in(title, legend_rows=2) + 0.66 + 1.5 * len(runs))
-    axes = style.panels(drawn, title, len(runs), legend_rows=2, sharex=True)
+    axes = style.panels(drawn, title, len(runs), legend_rows=2, share_x=data.shares_time)
     for panel, run in zip(axes, runs, strict=True):
         _draw(panel, run, data.end_s)
         style.panel_title(panel, run.name)
         panel.set_ylabel(f"{words('address')} [GiB]")
-    style.time_axis(axes[-1], data.end_s, words)
+    style.time_axes(axes, [data.axis_end_s(run) for run in runs], words)
     entries = [
         (words("held (a colour a request, nine in turn)"), style.patch(BLUE)),
         (words("shared by several sequences"), style.patch(SHARED_COLOUR)),

@@ -71,17 +71,20 @@ def panels(
     legend_rows: int = 0,
     left_in: float = 0.62,
     heading_in: float = 0.2,
-    **share: Any,
+    share_x: bool = False,
+    share_y: bool = False,
 ) -> "list[Axes]":
     """``rows`` axes below one another, under the title and the legend; ``heading_in`` is room for a panel's heading."""
     height_in = float(drawn.get_size_inches()[1])
-    axes = drawn.subplots(rows, 1, squeeze=False, **share)[:, 0].tolist()
+    above_in, below_in, gap_in = top_in(title, legend_rows=legend_rows) + heading_in, 0.46, 0.3 if share_x else 0.45
+    panel_in = (height_in - above_in - below_in - gap_in * (rows - 1)) / rows
+    axes = drawn.subplots(rows, 1, squeeze=False, sharex=share_x, sharey=share_y)[:, 0].tolist()
     drawn.subplots_adjust(
         left=left_in / WIDTH_IN,
         right=1 - 0.14 / WIDTH_IN,
-        top=1 - (top_in(title, legend_rows=legend_rows) + heading_in) / height_in,
-        bottom=0.46 / height_in,
-        hspace=0.42,
+        top=1 - above_in / height_in,
+        bottom=below_in / height_in,
+        hspace=gap_in / panel_in,
     )
     found: list[Axes] = axes
     return found
@@ -103,6 +106,12 @@ def legend(drawn: "Figure", title: str, entries: Sequence[tuple[str, Any]], *, c
         labelspacing=0.25,
         borderpad=0.2,
     )
+
+
+def name_columns(names: Sequence[str]) -> int:
+    """Columns of a legend in which names of this length do not run into each other."""
+    longest = max(map(len, names), default=0)
+    return 3 if longest <= 17 else 2 if longest <= 30 else 1
 
 
 def patch(colour: str) -> Any:
@@ -135,11 +144,12 @@ def time_scale(end_s: float) -> tuple[float, str]:
     return (60.0, "min") if end_s <= 4 * 3600 else (3600.0, "h")
 
 
-def time_axis(axes: "Axes", end_s: float, words: Words) -> None:
-    """Label the lowest of several panels."""
-    scale, unit = time_scale(end_s)
-    axes.set_xlim(0, max(end_s, 1e-9) / scale)
-    axes.set_xlabel(f"{words('simulated time')} [{unit}]")
+def time_axes(axes: "Sequence[Axes]", ends_s: Sequence[float], words: Words) -> None:
+    """Ranges of the time axes of panels, and the label of the lowest. All are in one unit."""
+    scale, unit = time_scale(max(ends_s))
+    for panel, end_s in zip(axes, ends_s, strict=True):
+        panel.set_xlim(0, max(end_s, 1e-9) / scale)
+    axes[-1].set_xlabel(f"{words('simulated time')} [{unit}]")
 
 
 def seconds_axis(axes: "Axes") -> None:
