@@ -173,6 +173,7 @@ def _memory(run: EngineRun, allocator: Allocator) -> dict[str, Any]:
             "internal": _ratio(tail, capacity_ns),
             "external": _ratio(recorder.unavailable.total, capacity_ns),
         },
+        "fragmentation": _fragmentation(run),
         "mean_pages": _ratio(allocated, page_bytes * span) if page_bytes else 0.0,
         "peak_pages": recorder.allocated.peak // page_bytes if page_bytes else 0,
         "cow_copies": totals.cow_copies,
@@ -180,6 +181,22 @@ def _memory(run: EngineRun, allocator: Allocator) -> dict[str, Any]:
         "prefix_hit_rate": _ratio(totals.prefix_hit_tokens, totals.prefix_query_tokens),
         "evictions": totals.evictions,
         "moved_bytes": totals.moved_bytes,
+    }
+
+
+def _fragmentation(run: EngineRun) -> dict[str, float]:
+    """How far free memory was in pieces, as ``1 - largest / free``, and GMLake's measure of a whole run.
+
+    ``mean`` is over time, weighted by the free bytes (so an instant with little free counts little); ``at_oom`` is the
+    plain mean over the failed allocations that found any free byte; ``gmlake`` is 1 - peak used / peak allocated.
+    """
+    recorder, events = run.recorder, run.ledger.events
+    at_oom = [1.0 - largest / free for *_, free, largest in events if free]
+    peak = recorder.allocated.peak
+    return {
+        "mean": _ratio(recorder.scattered.total, recorder.free.total),
+        "at_oom": _ratio(sum(at_oom), len(at_oom)),
+        "gmlake": 1.0 - recorder.peak_used_bytes / peak if peak else 0.0,
     }
 
 

@@ -62,6 +62,9 @@ class Recorder:
     unavailable: Integral = field(default_factory=Integral)
     dead: Integral = field(default_factory=Integral)
     entries: Integral = field(default_factory=Integral)
+    #: free bytes, and those of them outside the largest piece; kept only where free memory can be in pieces
+    free: Integral = field(default_factory=Integral)
+    scattered: Integral = field(default_factory=Integral)
     blocked: bool = False
     #: running sequences, preempted ones among the waiting, swapped ones. Who waits for the first time follows from the
     #: ledger's times, also for instants inside a leap
@@ -90,13 +93,17 @@ class Recorder:
             self.unavailable.set(free_bytes if self.blocked else 0, now)
         if allocator.can_fork:
             self.entries.set(allocator.table_entries, now)
+        if allocator.fragments:
+            free_bytes, largest_bytes = allocator.free_and_largest_bytes()
+            self.free.set(free_bytes, now)
+            self.scattered.set(free_bytes - largest_bytes, now)
         if allocator.allocated_bytes > self._peak_since_row:
             self._peak_since_row = allocator.allocated_bytes
 
     def close(self, now: int) -> None:
         """The run is over: bring every integral up to ``now``."""
         self.memory(now)
-        for integral in (self.tail, self.unavailable, self.dead, self.entries):
+        for integral in (self.tail, self.unavailable, self.dead, self.entries, self.free, self.scattered):
             integral.set(integral.value, now)
 
     def hold(self, duration_ns: int, tokens: int) -> None:

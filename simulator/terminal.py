@@ -6,7 +6,7 @@ is set; piped output is plain text of unlimited width.
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -54,7 +54,14 @@ def print_runs(runs: Sequence[Summary]) -> None:
     table = _table("", *(run_name(run) for run in runs))
     for name, cell in _ROWS:
         table.add_row(name, *(cell(run) for run in runs))
+    for name, value, spelled in _MECHANISMS:
+        values = [value(run) for run in runs]
+        if any(values):
+            table.add_row(name, *map(spelled, values))
     out.print(table)
+    for run in runs:
+        for line in _found_mistakes(run):
+            out.print(line, soft_wrap=True)
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -160,6 +167,43 @@ _ROWS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("TPOT p50", _time("tpot_s", "p50")),
     ("requests/s", lambda run: f"{run['throughput']['requests_per_s']:.4g}"),
 )
+
+
+def _count(number: float | None) -> str:
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def _size(number: float) -> str:
+    return units.format_bytes(int(number))
+
+
+def _when(seconds: float | None) -> str:
+    return "-" if seconds is None else units.format_seconds(seconds)
+
+
+#: rows that are shown only where some run has anything to tell: name, value, how to spell it
+_MECHANISMS: tuple[tuple[str, Callable[[Summary], Any], Callable[[Any], str]], ...] = (
+    ("first OOM at", lambda run: run["first_oom_s"], _when),
+    ("free memory in pieces, mean", lambda run: run["kv"]["fragmentation"]["mean"], percent),
+    ("free memory in pieces, at OOM", lambda run: run["kv"]["fragmentation"]["at_oom"], percent),
+    ("pages saved by sharing", lambda run: run["kv"]["shared_saving"], percent),
+    ("prompt tokens found in cache", lambda run: run["kv"]["prefix_hit_rate"], percent),
+    ("pages copied on write", lambda run: run["kv"]["cow_copies"], _count),
+    ("moved within the pool", lambda run: run["kv"]["moved_bytes"], _size),
+    ("swapped over the host link", lambda run: run["swapped_bytes"], _size),
+    ("tokens computed again", lambda run: run["recomputed_tokens"], _count),
+    ("padding computed, tokens", lambda run: run["padding_tokens"], _count),
+    ("stalls", lambda run: run["stalls"], _count),
+)
+
+
+def _found_mistakes(run: Summary) -> Iterator[str]:
+    """What became of mistakes planted by ``faults``."""
+    faults = run.get("faults")
+    if faults:
+        yield f"{run_name(run)}: {faults['planted']:,} mistakes planted, {faults['noticed']:,} findings"
+        for message in faults["messages"][:3]:
+            yield f"  {message}"
 
 
 def _budget_rows(budget: Summary) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ def digest(world: World, *, leap: bool) -> dict[str, Any]:
     memory = {name: getattr(recorder, name) for name in _MEMORY}
     integrals = {
         name: (value.total, value.peak)
-        for name in ("allocated", "tail", "unavailable", "dead", "entries")
+        for name in ("allocated", "tail", "unavailable", "dead", "entries", "free", "scattered")
         for value in [getattr(recorder, name)]
     }
     return {

@@ -161,6 +161,8 @@ class Allocator(ABC):
     tail_bytes: int
     #: whether one sequence can be forked into several that share memory
     can_fork: bool = False
+    #: whether free memory can be in pieces, so that the largest one that can be placed is smaller than all of it
+    fragments: bool = False
     #: whether a refused request makes the allocator move pages, so that asking again may succeed
     compacts_on_failure: bool = False
 
@@ -251,6 +253,11 @@ class Allocator(ABC):
     @abstractmethod
     def occupancy(self) -> Occupancy:
         """The pool now."""
+
+    def free_and_largest_bytes(self) -> tuple[int, int]:
+        """Bytes that could serve somebody, and the largest request among them that could be placed now."""
+        now = self.occupancy()
+        return now.free_bytes + now.cached_bytes, now.largest_free_bytes
 
     @abstractmethod
     def check(self, holdings: Iterable[Holding]) -> None:

@@ -45,6 +45,7 @@ class ContiguousAllocator(Allocator):
 
     kind = "contiguous"
     max_pages = 0
+    fragments = True
 
     def __init__(
         self,
@@ -136,6 +137,9 @@ class ContiguousAllocator(Allocator):
     def free_ranges(self) -> Iterable[tuple[int, int]]:
         """Start and size of each hole, in granules, by rising address."""
         return self._store.free_ranges()
+
+    def free_and_largest_bytes(self) -> tuple[int, int]:
+        return self.free_bytes, self._store.largest_free * self.granule_bytes
 
     def occupancy(self) -> Occupancy:
         """The pool now. With ``buddy`` the largest free block counts, adjacent free blocks do not add up."""

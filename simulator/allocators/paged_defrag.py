@@ -38,6 +38,7 @@ class PagedDefragAllocator(PagedAllocator):
     """
 
     kind = "paged_defrag"
+    fragments = True
 
     def __init__(
         self,
@@ -168,6 +169,9 @@ class PagedDefragAllocator(PagedAllocator):
             largest_free_bytes=self._largest_free_bytes(),
             unusable_bytes=self._null_pages * self.layout.page_bytes,
         )
+
+    def free_and_largest_bytes(self) -> tuple[int, int]:
+        return len(self.runs) * self.layout.page_bytes, self._largest_free_bytes()
 
     def check(self, holdings: Iterable[Holding]) -> None:
         """What plain paging promises, and: run queues, owners of pages and counts of adjacent pieces are exact."""
