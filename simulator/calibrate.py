@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.config import EngineConfig
-from simulator.cost import HOST_SEQUENCE_S, StepCost, StepLoad
+from simulator.cost import StepCost, StepLoad
 from simulator.device import FIGURES, Device
 from simulator.dma import make_dma
 from simulator.measured_rows import StepRow, TransferRow
@@ -54,7 +54,6 @@ class Calibration:
     largest_error_after: float
     rows: int
     device: Device
-    host_sequence_s: float
 
 
 def calibrate(
@@ -70,20 +69,22 @@ def calibrate(
     unknown = [name for name in parameters if name not in BOUNDS]
     if unknown or not parameters or not rows:
         raise ValueError(f"cannot fit {', '.join(unknown) or 'nothing'}: give rows and some of {', '.join(BOUNDS)}")
-    start = [_value(device, name) for name in parameters]
+    start = [float(getattr(device, name)) for name in parameters]
     zero = [name for name, value in zip(parameters, start, strict=True) if value <= 0]
     if zero:
         raise ValueError(f"{', '.join(zero)} is 0 and has no scale to fit: set a positive starting value")
 
     def errors(factors: Iterable[float]) -> list[float]:
-        values = dict(zip(parameters, (s * f for s, f in zip(start, factors, strict=True)), strict=True))
-        return _errors(
-            _with(device, values), values.get("host_sequence_s", HOST_SEQUENCE_S), model, engine, rows, page_tokens
-        )
+        values: dict[str, Any] = {
+            name: value * factor for name, value, factor in zip(parameters, start, factors, strict=True)
+        }
+        return _errors(replace(device, **values), model, engine, rows, page_tokens)
 
     factors, sees = _fit(errors, parameters)
     before, after = errors([1.0] * len(start)), errors(factors)
-    values = dict(zip(parameters, (s * f for s, f in zip(start, factors, strict=True)), strict=True))
+    values: dict[str, Any] = {
+        name: value * factor for name, value, factor in zip(parameters, start, factors, strict=True)
+    }
     return Calibration(
         parameters=tuple(
             Fitted(name=name, before=first, after=values[name], identifiable=not sees[name], note=sees[name])
@@ -94,8 +95,7 @@ def calibrate(
         largest_error_before=max(map(abs, before)),
         largest_error_after=max(map(abs, after)),
         rows=len(rows),
-        device=_with(device, values),
-        host_sequence_s=values.get("host_sequence_s", HOST_SEQUENCE_S),
+        device=replace(device, **values),
     )
 
 
@@ -158,7 +158,6 @@ def _fit(
 
 def _errors(
     device: Device,
-    host_sequence_s: float,
     model: Model,
     engine: EngineConfig,
     rows: Sequence[Any],
@@ -172,7 +171,7 @@ def _errors(
             cores * row.transfer_bytes / dma.seconds(row.transfer_bytes, cores) / 1e9 / row.gb_per_s - 1.0
             for row in rows
         ]
-    cost = StepCost(device, model, engine, page_tokens=page_tokens, host_sequence_s=host_sequence_s)
+    cost = StepCost(device, model, engine, page_tokens=page_tokens)
     return [cost.seconds(_load(row, page_tokens, model)) * 1e3 / row.step_ms - 1.0 for row in rows]
 
 
@@ -185,15 +184,6 @@ def _load(row: StepRow, page_tokens: int, model: Model) -> StepLoad:
         decode_windowed_tokens=0 if window is None else row.batch * min(row.context_tokens, window),
         sampled_sequences=row.batch,
     )
-
-
-def _value(device: Device, name: str) -> float:
-    return HOST_SEQUENCE_S if name == "host_sequence_s" else float(getattr(device, name))
-
-
-def _with(device: Device, values: Mapping[str, float]) -> Device:
-    changes: dict[str, Any] = {name: value for name, value in values.items() if name != "host_sequence_s"}
-    return replace(device, **changes)
 
 
 def _mean(errors: Sequence[float]) -> float:

@@ -27,9 +27,6 @@ LAYER_KERNELS = 10
 MOE_KERNELS = 4
 MLA_KERNELS = 5
 COLLECTIVE_KERNELS = 2
-# Host work for each running sequence and step (inputs, sampling, detokenising): the vllm-ascend FAQ reckons
-# +0.5 to 1 ms of TPOT for 4 more sequences; MindIE on Qwen2.5-7B shows 0.24-0.31 ms a sequence.
-HOST_SEQUENCE_S = 0.25e-3
 # Steps whose context-free part is remembered: decode batches come back again and again, prefill steps seldom.
 KNOWN_BASES = 4096
 # Below this many steps one by one is faster than arrays, whose every operation has a fixed cost.
@@ -52,11 +49,9 @@ class StepCost:
         page_tokens: int,
         run_pages: float = 1.0,
         options: KernelOptions | None = None,
-        host_sequence_s: float = HOST_SEQUENCE_S,
     ) -> None:
         self.device, self.model, self.engine = device, model, engine
         self.tp, self.pp = engine.tensor_parallel_size, engine.pipeline_parallel_size
-        self.host_sequence_s = host_sequence_s
         self.kv_bytes = kv_dtype_bytes(model, engine.kv_cache_dtype)
         chosen = options or KernelOptions(run_pages=run_pages)
         self.groups = group_attention(
@@ -139,7 +134,7 @@ class StepCost:
 
     def _base_s(self, tokens: int, rows: int, sequences: int) -> float:
         """All that does not depend on contexts: host, launches, weights, collectives, head, KV write."""
-        host = self.device.host_step_s + sequences * self.host_sequence_s + self.launches_s
+        host = self.device.host_step_s + sequences * self.device.host_sequence_s + self.launches_s
         layers = self.linear.seconds(tokens) + self.all_reduce.seconds(tokens) + self.stage_transfers.seconds(tokens)
         return host + (layers + self.head.seconds(rows) + self.kv_write.seconds(tokens))
 

@@ -82,6 +82,7 @@ class DeviceFields(Config):
     unaligned_ratio: Sourced[Ratio] | None = Field(None, description="bandwidth left when rows are unaligned")
     launch_s: Sourced[Seconds] | None = Field(None, description="floor of one attention kernel call")
     host_step_s: Sourced[Seconds] | None = Field(None, description="host work of one engine step")
+    host_sequence_s: Sourced[Seconds] | None = Field(None, description="host work of each sequence in a step")
     link_bandwidth: Sourced[Bandwidth] | None = Field(None, description="one way, to the other devices of a node")
     link_latency_s: Sourced[Seconds] | None = Field(None, description="fixed part of one collective")
     host_bandwidth: Sourced[Bandwidth] | None = Field(None, description="pinned host memory")
@@ -96,6 +97,7 @@ class DeviceFile(DeviceFields):
 
     name: str
     description: str = ""
+    stacks: dict[str, DeviceFields] = Field({}, description="figures that differ under another software stack")
 
 
 class DeviceConfig(DeviceFields):
@@ -104,6 +106,7 @@ class DeviceConfig(DeviceFields):
     preset: str | None = Field(None, description="name of a catalogue device")
     file: str | None = Field(None, description="path of a device YAML, relative to the scenario")
     name: str | None = None
+    stack: str | None = Field(None, description="software stack of the preset or file, such as eager")
     count: int = Field(1, ge=1, description="devices in one instance")
     replicas: int = Field(1, ge=1, description="instances")
     kv_capacity_bytes: Bytes | None = Field(None, description="KV pool of a device, up to what the budget leaves")
@@ -112,6 +115,8 @@ class DeviceConfig(DeviceFields):
     def _one_base(self) -> "DeviceConfig":
         if self.preset is not None and self.file is not None:
             raise ValueError("give preset or file, not both")
+        if self.stack is not None and self.preset is None and self.file is None:
+            raise ValueError("stack chooses among the figures of a preset or file: give one of them")
         return self
 
 
@@ -147,6 +152,7 @@ class Device:
     unaligned_ratio: float
     launch_s: float
     host_step_s: float
+    host_sequence_s: float
     link_bandwidth: float
     link_latency_s: float
     host_bandwidth: float
@@ -168,6 +174,7 @@ _DEFAULTS: dict[str, float] = {
     "table_line_bytes": 64,
     "cube_efficiency": 1.0,
     "unaligned_ratio": 1.0,
+    "host_sequence_s": 0.0,
     "link_latency_s": 0.0,
     "runtime_reserve_bytes": 0,
     "collective_buffer_bytes": 0,
@@ -189,12 +196,16 @@ def device_names() -> list[str]:
 def load_device(config: DeviceConfig, base_dir: Path | None = None) -> Device:
     """The device a scenario describes; ``file`` is looked up from ``base_dir``.
 
-    Raises ``ValueError`` for an unknown preset (with the nearest name), an unreadable or wrong file, a missing
-    figure, or figures that contradict each other.
+    Raises ``ValueError`` for an unknown preset or stack (with the nearest name), an unreadable or wrong file, a
+    missing figure, or figures that contradict each other.
     """
     base = _base(config, base_dir or Path())
     name = config.name or (base.name if base is not None else "inline device")
     figures = {} if base is None else _given(base)
+    if base is not None and config.stack is not None:
+        if config.stack not in base.stacks:
+            raise _unknown(f"software stack of {base.name}", config.stack, sorted(base.stacks))
+        figures.update(_given(base.stacks[config.stack]))
     figures.update(_given(config))
     figures.update({key: value for key, value in _defaults(figures).items() if key not in figures})
     missing = [key for key in FIGURES if key not in figures and key not in _COPIES]

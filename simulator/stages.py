@@ -37,7 +37,7 @@ def breakdown(cost: "StepCost", load: StepLoad) -> tuple[StageCost, ...]:
     layers = cost.model.num_layers * device.launch_s
     entries = (load.new_pages + load.sequences + 1) * TABLE_ENTRY_BYTES
     host = Work(seconds=device.host_step_s, moved_bytes=entries, bound="host")
-    book = Work(seconds=load.sequences * cost.host_sequence_s, bound="host")
+    book = Work(seconds=load.sequences * device.host_sequence_s, bound="host")
     packing = cost.token_work(load.tokens)
     write, logits = cost.kv_write.work(load.tokens), cost.head.work(load.sampled_sequences)
     work = (host, _allocation(cost, load), _sum(packing), _attention(cost, load), write, logits, book)

@@ -73,6 +73,19 @@ def test_preset_names_ignore_case_and_count_is_taken_over():
     assert (device.name, device.count, device.replicas) == ("910B3", 4, 2)
 
 
+def test_a_software_stack_replaces_its_figures_and_nothing_else():
+    tuned, eager = load(preset="910B2"), load(preset="910B2", stack="eager")
+    changed = {figure for figure in FIGURES if getattr(tuned, figure) != getattr(eager, figure)}
+    assert changed == {"launch_s", "host_step_s"}
+    assert eager.launch_s == pytest.approx(41e-6)
+    assert load(preset="910B2", stack="eager", launch_s="30us").launch_s == pytest.approx(30e-6)
+
+
+def test_an_unknown_software_stack_names_the_ones_there_are():
+    with pytest.raises(ValueError, match=r"unknown software stack of 910B2 'eagre'.*eager"):
+        load(preset="910B2", stack="eagre")
+
+
 def test_an_override_replaces_one_figure_and_its_provenance():
     device = load(preset="910B3", hbm_bandwidth="1.8TB/s")
     assert device.hbm_bandwidth == 1.8e12
