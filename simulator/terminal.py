@@ -54,10 +54,10 @@ def print_runs(runs: Sequence[Summary]) -> None:
     table = _table("", *(run_name(run) for run in runs))
     for name, cell in _ROWS:
         table.add_row(name, *(cell(run) for run in runs))
-    for name, value, spelled in _MECHANISMS:
-        values = [value(run) for run in runs]
+    for name, figure, spelled in _MECHANISMS:
+        values = [figure(run) for run in runs]
         if any(values):
-            table.add_row(name, *map(spelled, values))
+            table.add_row(name, *("-" if found is None else spelled(found) for found in values))
     out.print(table)
     for run in runs:
         for line in _found_mistakes(run):
@@ -169,31 +169,31 @@ _ROWS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
 )
 
 
-def _count(number: float | None) -> str:
-    return "-" if number is None else f"{number:,.0f}"
+def _figure(*keys: str) -> Callable[[Summary], Any]:
+    """The figure under ``keys``; ``None`` in a summary without it (results of an earlier version have fewer)."""
+
+    def figure(run: Summary) -> Any:
+        value: Any = run
+        for key in keys:
+            value = value.get(key) if value is not None else None
+        return value
+
+    return figure
 
 
-def _size(number: float) -> str:
-    return units.format_bytes(int(number))
-
-
-def _when(seconds: float | None) -> str:
-    return "-" if seconds is None else units.format_seconds(seconds)
-
-
-#: rows that are shown only where some run has anything to tell: name, value, how to spell it
+#: rows that are shown only where some run has anything to tell: name, figure, how to spell it
 _MECHANISMS: tuple[tuple[str, Callable[[Summary], Any], Callable[[Any], str]], ...] = (
-    ("first OOM at", lambda run: run["first_oom_s"], _when),
-    ("free memory in pieces, mean", lambda run: run["kv"]["fragmentation"]["mean"], percent),
-    ("free memory in pieces, at OOM", lambda run: run["kv"]["fragmentation"]["at_oom"], percent),
-    ("pages saved by sharing", lambda run: run["kv"]["shared_saving"], percent),
-    ("prompt tokens found in cache", lambda run: run["kv"]["prefix_hit_rate"], percent),
-    ("pages copied on write", lambda run: run["kv"]["cow_copies"], _count),
-    ("moved within the pool", lambda run: run["kv"]["moved_bytes"], _size),
-    ("swapped over the host link", lambda run: run["swapped_bytes"], _size),
-    ("tokens computed again", lambda run: run["recomputed_tokens"], _count),
-    ("padding computed, tokens", lambda run: run["padding_tokens"], _count),
-    ("stalls", lambda run: run["stalls"], _count),
+    ("first OOM at", _figure("first_oom_s"), units.format_seconds),
+    ("free memory in pieces, mean", _figure("kv", "fragmentation", "mean"), percent),
+    ("free memory in pieces, at OOM", _figure("kv", "fragmentation", "at_oom"), percent),
+    ("pages saved by sharing", _figure("kv", "shared_saving"), percent),
+    ("prompt tokens found in cache", _figure("kv", "prefix_hit_rate"), percent),
+    ("pages copied on write", _figure("kv", "cow_copies"), "{:,}".format),
+    ("moved within the pool", _figure("kv", "moved_bytes"), units.format_bytes),
+    ("swapped over the host link", _figure("swapped_bytes"), units.format_bytes),
+    ("tokens computed again", _figure("recomputed_tokens"), "{:,}".format),
+    ("padding computed, tokens", _figure("padding_tokens"), "{:,}".format),
+    ("stalls", _figure("stalls"), "{:,}".format),
 )
 
 
