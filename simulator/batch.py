@@ -8,6 +8,7 @@ while the sequence's own ``due_step`` / ``finish_step`` still says so.
 """
 
 import heapq
+from collections.abc import Iterable
 from typing import TypeVar
 
 import numpy as np
@@ -68,8 +69,7 @@ class DecodeBatch:
         sequence.join_step = step
         sequence.offset = length - step
         self.size += 1
-        sequence.pages = self._table_entries(sequence)
-        self._pages += sequence.pages
+        sequence.pages = 0
         self._offset_sum += sequence.offset
         if self._window_tokens is not None:
             self._enter_window(sequence, length)
@@ -80,7 +80,7 @@ class DecodeBatch:
             heapq.heappush(self._finish_heap, sequence.finish_step)
         else:
             bucket.append(sequence)
-        self.schedule_due(sequence)
+        self.refresh((sequence,))
 
     def leave(self, sequence: Sequence) -> int:
         """Take ``sequence`` out; returns its length and brings its counters up to date."""
@@ -97,32 +97,29 @@ class DecodeBatch:
         sequence.state = State.PAUSED
         return length
 
-    def schedule_due(self, sequence: Sequence) -> None:
-        """Note the step in which ``sequence`` next needs its allocator (after every change of its holding)."""
-        assert sequence.holding is not None
-        # A prompt may already be longer than what a window layer needs no call for: then the next step is due.
-        step = sequence.holding.capacity_tokens + 1 - sequence.offset
-        if step <= self.step:
-            step = self.step + 1
-        sequence.due_step = step
-        if step > sequence.finish_step:
-            return
-        bucket = self._due.get(step)
-        if bucket is None:
-            self._due[step] = [sequence]
-            heapq.heappush(self._event_heap, step)
-        else:
-            bucket.append(sequence)
-
-    def refresh(self, sequence: Sequence) -> None:
-        """The holding of ``sequence`` has grown: update its page count and its next due step."""
-        holding = sequence.holding
-        assert holding is not None
-        if self._page_tokens:
-            entries = holding.held_tokens // self._page_tokens
-            self._pages += entries - sequence.pages
-            sequence.pages = entries
-        self.schedule_due(sequence)
+    def refresh(self, sequences: Iterable[Sequence]) -> None:
+        """What ``sequences`` hold has changed: update their page counts, and note when each is due again."""
+        page_tokens, calendar, now = self._page_tokens, self._due, self.step
+        for sequence in sequences:
+            holding = sequence.holding
+            assert holding is not None
+            if page_tokens:
+                entries = holding.held_tokens // page_tokens
+                self._pages += entries - sequence.pages
+                sequence.pages = entries
+            # A prompt may already be longer than what a window layer needs no call for: then the next step is due.
+            step = holding.capacity_tokens + 1 - sequence.offset
+            if step <= now:
+                step = now + 1
+            sequence.due_step = step
+            if step > sequence.finish_step:
+                continue
+            bucket = calendar.get(step)
+            if bucket is None:
+                calendar[step] = [sequence]
+                heapq.heappush(self._event_heap, step)
+            else:
+                bucket.append(sequence)
 
     # ---- asking
 
@@ -241,12 +238,6 @@ class DecodeBatch:
             if sequence in self._inside and sequence.offset + step == self._window_tokens:
                 self._leave_window(sequence)
 
-    def _table_entries(self, sequence: Sequence) -> int:
-        if not self._page_tokens:
-            return 0
-        assert sequence.holding is not None
-        return sequence.holding.held_tokens // self._page_tokens
-
 
 def _admission_order(sequence: Sequence) -> tuple[int, int]:
-    return sequence.serial, sequence.sample
+    return sequence.serial, sequence.seat

@@ -31,6 +31,7 @@ def cross_checks(
     yield from _length(engine, model)
     yield from _replay(engine)
     yield from _seats(engine, allocators, workload)
+    yield from _beams(engine, allocators, workload)
     yield from _pools(engine, allocators)
     yield from _labels(allocators)
 
@@ -82,6 +83,24 @@ def _seats(
     if samples > engine.max_num_seqs:
         rule = f"must be >= {samples}, the samples of one request, which run together where they share pages"
         yield Complaint(("engine", "max_num_seqs"), f"found {engine.max_num_seqs}; {rule}")
+
+
+def _beams(
+    engine: EngineConfig, allocators: Sequence[AllocatorConfig], workload: WorkloadConfig
+) -> Iterator[Complaint]:
+    """The beams of a request go on from each other at every step, so they must share pages and advance together."""
+    if not any((part.beam_width or 1) > 1 for part in (workload, *workload.classes)):
+        return
+    if engine.scheduler not in ("continuous", "prefill_first"):
+        rule = "beam_width > 1 needs continuous or prefill_first"
+        yield Complaint(("engine", "scheduler"), f"found {engine.scheduler}; {rule}")
+    if engine.on_oom not in ("fail", "preempt_swap"):
+        rule = "beam_width > 1 needs fail or preempt_swap, which take all beams of a request at once (as vLLM 0.6 does)"
+        yield Complaint(("engine", "on_oom"), f"found {engine.on_oom}; {rule}")
+    for index, allocator in enumerate(allocators):
+        if allocator.kind != "paged_cow":
+            rule = "beam_width > 1 needs paged_cow, the only one in which a sequence can go on from another's pages"
+            yield Complaint(("allocators", index, "kind"), f"found {allocator.kind}; {rule}")
 
 
 def _length(engine: EngineConfig, model: Model) -> Iterator[Complaint]:

@@ -19,11 +19,12 @@ from simulator.config import EngineConfig
 from simulator.cost import StepCost
 from simulator.leap import Leap
 from simulator.ledger import Ledger
+from simulator.members import members_of
 from simulator.recorder import Recorder
 from simulator.requests import Requests
 from simulator.scheduler import Scheduler
 from simulator.schedulers import SCHEDULERS
-from simulator.sequence import Group, Outcome, Sequence, State
+from simulator.sequence import Outcome, State
 from simulator.step_load import StepLoad
 
 EndedBecause = Literal["completed", "horizon", "livelock", "interrupted"]
@@ -157,43 +158,17 @@ class Engine:
         now = self._clock()
         self.ledger.arrival(request_id, now)
         self._arrivals_left -= 1
-        for sequence in self._sequences(request_id, now):
+        for sequence in members_of(
+            self.requests,
+            request_id,
+            arrival_ns=now,
+            max_model_len=self.max_model_len,
+            can_fork=self.allocator.can_fork,
+        ):
             if sequence.state is not State.DONE:
                 self.scheduler.enqueue(sequence, now)
         if self._idle is not None and not self._idle.triggered:
             self._idle.succeed()
-
-    def _sequences(self, request_id: int, now: int) -> list[Sequence]:
-        """The sequences of a request: one, or one a sample; with forks, one leader that will fork the rest."""
-        requests = self.requests
-        prompt = int(requests.prompt_tokens[request_id])
-        output = int(requests.output_tokens[request_id])
-        output = max(1, min(output, self.max_model_len - prompt))
-        samples = max(int(requests.samples[request_id]), int(requests.beam_width[request_id]))
-        prefix = None
-        if requests.prefix is not None:
-            start, end = requests.prefix.offsets[request_id : request_id + 2]
-            prefix = requests.prefix.ids[start:end].tolist(), requests.prefix.ends[start:end].tolist()
-        group = Group(samples) if samples > 1 else None
-        members = [
-            Sequence(
-                request_id,
-                prompt_tokens=prompt,
-                output_tokens=output,
-                arrival_ns=now,
-                sample=sample,
-                prefix=prefix,
-                group=group,
-            )
-            for sample in range(samples)
-        ]
-        if group is None:
-            return members
-        group.members = members
-        if not self.allocator.can_fork:
-            return members
-        members[0].forks = samples - 1
-        return members[:1]
 
     # ---- the decode loop
 

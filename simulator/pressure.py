@@ -103,7 +103,7 @@ class Pressure:
             return running[-1]
         batch = self.scheduler.batch
         others = [sequence for sequence in running if sequence is not asking] or running
-        return min(others, key=lambda s: (batch.outputs(s), -s.prompt_tokens, -s.serial, -s.sample))
+        return min(others, key=lambda s: (batch.outputs(s), -s.prompt_tokens, -s.serial, -s.seat))
 
     def preempt(self, victim: Sequence, now: int) -> None:
         """Take the memory of ``victim`` away. A swap takes all samples of its request; prompts are recomputed."""

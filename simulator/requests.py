@@ -68,8 +68,9 @@ class Requests:
 
     ``arrival_ns`` is non-decreasing and starts near 0 (all 0 in a ``closed`` loop, where the engine releases them).
     ``prompt_tokens`` and ``output_tokens`` are at least 1. ``class_id`` indexes ``class_names``. ``samples`` is the
-    number of parallel outputs; ``beam_width`` is 0 unless beam search is asked for. ``notes`` says in words what was
-    left out on the way (failed rows of a trace), for the report.
+    number of parallel outputs; ``beam_width`` is 0 unless beam search is asked for. ``drawn_by`` is the seed and
+    replication that all was drawn from, for what can only be drawn on the way (parents of beams). ``notes`` says in
+    words what was left out on the way (failed rows of a trace), for the report.
     """
 
     arrival_ns: IntArray
@@ -81,6 +82,7 @@ class Requests:
     beam_width: SmallArray
     prefix: Prefixes | None = None
     closed: ClosedLoop | None = None
+    drawn_by: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -6,7 +6,18 @@ and two allocators compared under the same seed and replication see the same req
 
 import numpy as np
 
-STREAMS = ("arrivals", "prompt_tokens", "output_tokens", "prefixes", "classes", "trace", "faults", "router", "think")
+STREAMS = (
+    "arrivals",
+    "prompt_tokens",
+    "output_tokens",
+    "prefixes",
+    "classes",
+    "trace",
+    "faults",
+    "router",
+    "think",
+    "beams",
+)
 
 
 def stream(seed: int, purpose: str, replication: int = 0, index: int = 0) -> np.random.Generator:

@@ -13,6 +13,7 @@ from collections import deque
 from simulator import deadlock
 from simulator.allocators.base import Allocator, Demand, Holding, Life
 from simulator.batch import DecodeBatch
+from simulator.beams import Beams
 from simulator.config import EngineConfig
 from simulator.cost import StepLoad
 from simulator.ledger import Ledger
@@ -62,6 +63,7 @@ class Scheduler:
         self.requeued = 0
         self._pending_forks = 0
         self.load = StepLoad()
+        self.beams = Beams(self)
         self.pressure = Pressure(self, PROFILES[engine.profile].victim)
         self._rules = admission_rules(engine)
         self._watermark_bytes = int(self._rules.watermark_ratio * self._pool_units()) * self._unit_bytes()
@@ -112,7 +114,7 @@ class Scheduler:
         """Whether the step just scheduled leaves nothing to decide before the batch itself changes."""
         if self.chances_changed or (self.blocked and self.allocator.compacts_on_failure):
             return False  # asking again is answered differently, or moves pages on
-        return not (load.prefill_tokens or self.prefilling or self.stalled or self.preempted_in_step)
+        return not (load.prefill_tokens or self.prefilling or self.stalled or self.preempted_in_step or self.beams)
 
     def chances(self) -> tuple[int, int]:
         """What the answer to a blocked request depends on, while nobody ends: memory held, and cached pages given up
@@ -141,6 +143,7 @@ class Scheduler:
         if self.load.decode_sequences:
             for sequence in self.batch.advance(self.batch.step + 1):
                 self.end(sequence, Outcome.completed, now)
+            self.beams.choose()
         if self.prefilling:
             self._finish_prefills(now)
 
@@ -212,13 +215,12 @@ class Scheduler:
                 assert grown, f"{sequence} was sure to grow"
         else:
             self.allocator.grow_each([self.holding(sequence) for sequence in due])
-        for sequence in due:
-            self.batch.refresh(sequence)
+        self.batch.refresh(due)
 
     def _grow_decoder(self, sequence: Sequence, now: int) -> bool:
         if not self._make_room(sequence, self.batch.length(sequence) + 1, 1, now):
             return False
-        self.batch.refresh(sequence)
+        self.batch.refresh((sequence,))
         return True
 
     def _walk_running(self, budget: int, now: int) -> int:
@@ -370,6 +372,7 @@ class Scheduler:
             members.append(child)
         self.running[at + 1 : at + 1] = members[1:]
         leader.forks = 0
+        self.beams.begin(leader.group)
         return members
 
     def _expired(self, sequence: Sequence, now: int) -> bool:

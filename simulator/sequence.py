@@ -7,6 +7,8 @@ per sequence (see ``batch``).
 
 from enum import IntEnum
 
+import numpy as np
+
 from simulator.allocators.base import Holding
 
 Prefix = tuple[list[int], list[int]]
@@ -37,13 +39,23 @@ class Outcome(IntEnum):
 
 
 class Group:
-    """The samples of one request: it is complete when ``open_sequences`` reaches zero."""
+    """The samples of one request: it is complete when ``open_sequences`` reaches zero.
 
-    __slots__ = ("members", "open_sequences")
+    ``parents`` is what a beam search draws from (see ``beams``), ``None`` for parallel samples.
+    """
+
+    __slots__ = ("_samples", "members", "open_sequences", "parents")
 
     def __init__(self, samples: int) -> None:
         self.open_sequences = samples
         self.members: list[Sequence] = []
+        self.parents: np.random.Generator | None = None
+        self._samples = samples
+
+    def next_sample(self) -> int:
+        """A number that no sequence of the request has had."""
+        self._samples += 1
+        return self._samples - 1
 
 
 class Sequence:
@@ -51,7 +63,8 @@ class Sequence:
 
     ``computed_tokens``: tokens whose KV is present (not kept up while decoding). ``target_tokens``: tokens to compute
     before the next output can be sampled: the prompt, plus earlier outputs after a recompute.
-    ``generated_tokens``: outputs so far, as of joining the decode batch at ``join_step``.
+    ``generated_tokens``: outputs so far, as of joining the decode batch at ``join_step``. ``seat`` is its place among
+    the samples of its request; ``sample`` names what it generates: a beam that goes on from another gets a new one.
     """
 
     __slots__ = (
@@ -75,6 +88,7 @@ class Sequence:
         "request_id",
         "requeued",
         "sample",
+        "seat",
         "serial",
         "state",
         "target_tokens",
@@ -93,6 +107,7 @@ class Sequence:
     ) -> None:
         self.request_id = request_id
         self.sample = sample
+        self.seat = sample
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
         self.final_tokens = prompt_tokens + output_tokens - 1

@@ -71,6 +71,7 @@ def requests_of(
     rows: list[tuple[int, int, int]],
     *,
     samples: int = 1,
+    beams: int = 0,
     prefixes: list[tuple[int, int]] | None = None,
     closed: ClosedLoop | None = None,
 ) -> Requests:
@@ -92,7 +93,7 @@ def requests_of(
         class_id=np.zeros(count, np.int16),
         class_names=("default",),
         samples=np.full(count, samples, np.int16),
-        beam_width=np.zeros(count, np.int16),
+        beam_width=np.full(count, beams, np.int16),
         prefix=prefix,
         closed=closed,
     )
@@ -227,8 +228,14 @@ def worlds(draw: st.DrawFn, kinds: tuple[str, ...] = ("contiguous", "paged", "pa
         options["reverse_release"] = draw(st.booleans())
     window = draw(st.sampled_from([None, 5, 12])) if kind in ("paged", "paged_cow") else None
     samples = draw(st.sampled_from([1, 1, 1, 3])) if window is None else 1
+    beams = 0
+    if kind == "paged_cow" and on_oom in ("fail", "preempt_swap") and engine.scheduler != "static":
+        beams = draw(st.sampled_from([0, 0, 2, 4]))
+    if window is not None or samples > 1:
+        beams = 0
+    prefixes = prefixes if draw(st.booleans()) else None
     return World(
-        requests=requests_of(rows, samples=samples, prefixes=prefixes if draw(st.booleans()) else None, closed=closed),
+        requests=requests_of(rows, samples=samples, beams=beams, prefixes=prefixes, closed=closed),
         engine=engine,
         kind=kind,
         pool_pages=max(2, draw(st.integers(10, 120)) // page_tokens),

@@ -15,8 +15,8 @@ from typing import Protocol
 #: distance of the keys of neighbouring pages: above any name's span, so that names never meet, and with scattered
 #: low bits, so that a hash table spreads the pages of many sequences evenly
 _STRIDE = (1 << 66) + 0x9E3779B97F4A7C15
-#: names of one request: its prompt, then one a sample
-_NAME_BITS = 16
+#: names of one request: its prompt, then one a sample (a beam search takes a new one at every fork)
+_NAME_BITS = 32
 
 
 class SharedDemand(Protocol):
