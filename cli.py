@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -289,6 +289,57 @@ def memory(
         terminal.print_budget(document, f"{loaded.loaded_model.name} on {target.count} x {target.name}")
     if not loaded.budget.fits:
         _refuse(loaded.budget)
+
+
+@app.command()
+def kernel(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(metavar="[SCENARIO]", help="A YAML file or a shipped name.", autocompletion=_complete_scenario),
+    ] = None,
+    *,
+    model: Annotated[str | None, typer.Option(help="Preset, Hugging Face id or config.json.")] = None,
+    device: Annotated[str | None, typer.Option(help="Preset or device YAML.")] = None,
+    count: Annotated[int | None, typer.Option(help="Devices; also the tensor parallel size.")] = None,
+    page_size: Annotated[str | None, typer.Option(metavar="N,N,...", help="Page sizes in tokens.")] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each sequence; default: the workload's.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Sequences; default: 32, or what fits.")] = None,
+    tile: Annotated[
+        Literal["per_head", "whole_page"], typer.Option(help="What has to be on chip together.")
+    ] = "per_head",
+    table: Annotated[Literal["hbm", "dcache", "l1"], typer.Option(help="Where page ids are read.")] = "dcache",
+    prefetch: Annotated[Literal["none", "next", "all"], typer.Option(help="Tiles in flight beside one.")] = "next",
+    layout: Annotated[Literal["token_major", "head_major"], typer.Option(help="Order inside a page.")] = "token_major",
+    overflow: Annotated[
+        Literal["split", "reload"], typer.Option(help="A tile too large comes in parts, or is read again for each.")
+    ] = "split",
+    stages: Annotated[bool, typer.Option("--stages", help="Also the seven stages of a decode step.")] = False,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write JSON and pictures here.")] = None,
+    output_format: OutputFormat = Format.table,
+) -> None:
+    """What page-level attention costs by page size: bytes, look-ups, cycles, what bounds it; the page size to take."""
+    from simulator import kernel_view
+    from simulator.kernel_answer import kernel_answer, parse_page_sizes
+    from simulator.static import budget_scenario
+    from simulator.tiles import KernelOptions
+
+    answer = kernel_answer(
+        budget_scenario(scenario, settings or (), model=model, device=device, count=count),
+        page_sizes=parse_page_sizes(page_size),
+        context=context,
+        batch=batch,
+        options=KernelOptions(table=table, tile=tile, prefetch=prefetch, layout=layout, overflow=overflow),
+        has_workload=scenario is not None,
+    )
+    if out is not None:
+        kernel_view.write_answer(answer, out)
+    if output_format is Format.json:
+        _print_json(answer.to_list(with_stages=stages))
+    else:
+        kernel_view.print_answer(answer, with_stages=stages)
 
 
 @app.command()

@@ -37,8 +37,9 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """Seconds of each stage on the busiest core, and which part of it decides."""
+    """Seconds of each stage on the busiest core, what part of them the page table takes, and what decides."""
 
+    lookup_s: float
     scalar_s: float
     dma_s: float
     compute_s: float
@@ -117,9 +118,10 @@ class PagedKernel:
     def stages(self, sequences: int, tokens: float, pages: float) -> Stages:
         """The three stages on the busiest core and what bounds the launch."""
         if sequences == 0:
-            return Stages(scalar_s=0.0, dma_s=0.0, compute_s=0.0, total_s=0.0, bound="none")
+            return Stages(lookup_s=0.0, scalar_s=0.0, dma_s=0.0, compute_s=0.0, total_s=0.0, bound="none")
         timing = self.form.timing(mean_share(self.plan, self.device.cores, (sequences, tokens, pages)))
         return Stages(
+            lookup_s=timing.lookup_s,
             scalar_s=timing.scalar_s,
             dma_s=timing.dma_s,
             compute_s=timing.compute_s,

@@ -10,8 +10,12 @@ from simulator.tiles import TABLE_ENTRY_BYTES, TableMode, TilePlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds of the three stages on a core, from its start to its end, and what its transfers look like."""
+    """Seconds of the three stages on a core, from its start to its end, and what its transfers look like.
 
+    ``lookup_s`` is the part of them that the page table takes: reading ids, and copying rows in ``l1`` mode.
+    """
+
+    lookup_s: Number
     scalar_s: Number
     dma_s: Number
     compute_s: Number
@@ -67,6 +71,7 @@ class KernelForm:
             reads = scalar + (query + row if self.table == "l1" else 0.0) + last + drain
             total = maximum(maximum(reads, opening + streamed - query - row + drain), opening + full + compute)
         return Timing(
+            lookup_s=looks + copies * row,
             scalar_s=scalar,
             dma_s=streamed,
             compute_s=compute,

@@ -20,10 +20,10 @@ class KernelRow:
     """One launch (one layer, ``batch`` sequences of ``context`` tokens) with pages of ``page_size`` tokens.
 
     ``seconds`` and ``cycles`` include the launch floor, ``kernel_seconds`` and the utilisation (of peak HBM
-    bandwidth, KV bytes only) do not. ``lookup_seconds`` is the busiest core's time in look-ups and issues by table
-    mode. ``engines`` names kernels that accept the page size; ``aligned`` is false when page bytes are not a
-    multiple of 128. Scattered and sequential tables take the same transfers here; no public measurement on
-    this hardware tells them apart.
+    bandwidth, KV bytes only) do not. ``lookup_seconds`` is the busiest core's time for the page table by table mode,
+    ``seconds_by_table`` the whole launch in that mode. ``engines`` names kernels that accept the page size;
+    ``aligned`` is false when page bytes are not a multiple of 128. Scattered and sequential tables take the same
+    transfers here; no public measurement on this hardware tells them apart.
     """
 
     page_size: int
@@ -43,6 +43,7 @@ class KernelRow:
     bandwidth_utilization: float
     bound: str
     lookup_seconds: dict[str, float]
+    seconds_by_table: dict[str, float]
     engines: tuple[str, ...]
     aligned: bool
 
@@ -81,6 +82,7 @@ def _row(kernel: PagedKernel, *, context: int, batch: int) -> KernelRow:
     tokens, pages = batch * context, batch * ceil_div(context, plan.page_tokens)
     traffic, stages = kernel.traffic(batch, tokens, pages), kernel.stages(batch, tokens, pages)
     seconds = device.launch_s + stages.total_s
+    by_table = {mode: _with_table(kernel, mode).stages(batch, tokens, pages) for mode in TABLE_MODES}
     return KernelRow(
         page_size=plan.page_tokens,
         tile=kernel.options.tile,
@@ -98,19 +100,16 @@ def _row(kernel: PagedKernel, *, context: int, batch: int) -> KernelRow:
         kernel_seconds=stages.total_s,
         bandwidth_utilization=tokens * kernel.shape.token_bytes / stages.total_s / device.hbm_bandwidth,
         bound="host" if device.launch_s > stages.total_s else stages.bound,
-        lookup_seconds={mode: _scalar_s(kernel, mode, (batch, tokens, pages)) for mode in TABLE_MODES},
+        lookup_seconds={mode: found.lookup_s for mode, found in by_table.items()},
+        seconds_by_table={mode: device.launch_s + found.total_s for mode, found in by_table.items()},
         engines=accepting_engines(kernel.shape, plan.page_tokens),
         aligned=plan.aligned,
     )
 
 
-def _scalar_s(kernel: PagedKernel, mode: TableMode, sums: tuple[int, int, int]) -> float:
+def _with_table(kernel: PagedKernel, mode: TableMode) -> PagedKernel:
     options = replace(kernel.options, table=mode)
-    return (
-        PagedKernel(kernel.device, kernel.shape, page_tokens=kernel.plan.page_tokens, options=options)
-        .stages(*sums)
-        .scalar_s
-    )
+    return PagedKernel(kernel.device, kernel.shape, page_tokens=kernel.plan.page_tokens, options=options)
 
 
 def accepting_engines(shape: AttentionShape, page_tokens: int) -> tuple[str, ...]:

@@ -1,9 +1,17 @@
 """Measured step times or transfer bandwidths, read from a CSV file."""
 
 import csv
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from simulator.errors import InputError, Problem
+from simulator.text_source import decoded, read_bytes
+
+LIMIT_BYTES = 16 * 2**20
+STEP_COLUMNS = ("batch", "context_tokens", "step_ms")
+TRANSFER_COLUMNS = ("transfer_bytes", "gb_per_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,44 +32,58 @@ class TransferRow:
 
 
 def read_measured(path: Path) -> list[StepRow] | list[TransferRow]:
-    """Rows of a CSV with columns batch, context_tokens, step_ms, or transfer_bytes, gb_per_s.
+    """Rows of a CSV with columns batch, context_tokens, step_ms, or transfer_bytes, gb_per_s; others are ignored.
 
-    Raises ``ValueError`` naming file, line and column.
+    Raises ``InputError`` naming file, line and column.
     """
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        columns = set(reader.fieldnames or ())
-        lines = [(reader.line_num, row) for row in reader]
-    if not lines:
-        raise ValueError(f"{path}: no measured rows")
-    if {"batch", "context_tokens", "step_ms"} <= columns:
+    name = str(path)
+    text = decoded(read_bytes(path, name, limit_bytes=LIMIT_BYTES), name)
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        columns = [column.strip() for column in reader.fieldnames or ()]
+        reader.fieldnames = columns
+        rows = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise _problem(name, f"is not a CSV file: {error}", line=reader.line_num) from None
+    wanted = next((names for names in (STEP_COLUMNS, TRANSFER_COLUMNS) if set(names) <= set(columns)), None)
+    if wanted is None:
+        choice = f"{', '.join(STEP_COLUMNS)} or {', '.join(TRANSFER_COLUMNS)}"
+        raise _problem(name, f"expected columns {choice}; found {', '.join(columns) or 'nothing'}")
+    if not rows:
+        raise _problem(name, "no measured rows")
+    if wanted == STEP_COLUMNS:
         return [
             StepRow(
-                batch=int(_number(path, line, row, "batch")),
-                context_tokens=int(_number(path, line, row, "context_tokens")),
-                step_ms=_number(path, line, row, "step_ms"),
+                batch=_whole(name, line, row, "batch"),
+                context_tokens=_whole(name, line, row, "context_tokens"),
+                step_ms=_number(name, line, row, "step_ms"),
             )
-            for line, row in lines
+            for line, row in rows
         ]
-    if {"transfer_bytes", "gb_per_s"} <= columns:
-        return [
-            TransferRow(
-                transfer_bytes=int(_number(path, line, row, "transfer_bytes")),
-                gb_per_s=_number(path, line, row, "gb_per_s"),
-            )
-            for line, row in lines
-        ]
-    found = ", ".join(sorted(columns)) or "nothing"
-    raise ValueError(
-        f"{path}: expected columns batch, context_tokens, step_ms or transfer_bytes, gb_per_s; found {found}"
-    )
+    return [
+        TransferRow(
+            transfer_bytes=_whole(name, line, row, "transfer_bytes"), gb_per_s=_number(name, line, row, "gb_per_s")
+        )
+        for line, row in rows
+    ]
 
 
-def _number(path: Path, line: int, row: Mapping[str, str | None], column: str) -> float:
+def _whole(name: str, line: int, row: Mapping[str, str | None], column: str) -> int:
+    value = _number(name, line, row, column)
+    if not value.is_integer():
+        raise _problem(name, f"{value} must be a whole number", line=line, column=column)
+    return int(value)
+
+
+def _number(name: str, line: int, row: Mapping[str, str | None], column: str) -> float:
     try:
         value = float(row[column] or "")
     except ValueError:
-        raise ValueError(f"{path}:{line}: {column}: {row[column]!r} is not a number") from None
+        raise _problem(name, f"{row[column]!r} is not a number", line=line, column=column) from None
     if not 0 < value < float("inf"):
-        raise ValueError(f"{path}:{line}: {column}: {value} must be positive and finite")
+        raise _problem(name, f"{value} must be positive and finite", line=line, column=column)
     return value
+
+
+def _problem(name: str, message: str, *, line: int | None = None, column: str = "") -> InputError:
+    return InputError([Problem(file=name, line=line, key=column, message=message)])

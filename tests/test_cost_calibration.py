@@ -84,6 +84,10 @@ def test_transfer_rows_give_start_up_and_bandwidth() -> None:
         ("batch,context_tokens,step_ms\n4,100,-1\n", r"2: step_ms: -1.0 must be positive"),
         ("batch,step_ms\n4,100\n", r"expected columns batch, context_tokens, step_ms .*; found batch, step_ms"),
         ("batch,context_tokens,step_ms\n", "no measured rows"),
+        ("batch,context_tokens,step_ms\n4.5,100,30\n", r"2: batch: 4.5 must be a whole number"),
+        ("batch,context_tokens,step_ms\n4,100\n", r"2: step_ms: None is not a number"),
+        ("", "found nothing"),
+        ("batch,context_tokens,step_ms\n4,100,nan\n", r"2: step_ms: nan must be positive"),
     ],
 )
 def test_bad_measurements_are_named_by_line_and_column(tmp_path: Path, text: str, message: str) -> None:

@@ -1,0 +1,100 @@
+"""`simulate kernel`, `simulate calibrate` and `simulate claims` from the command line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import cli
+
+Run = Callable[..., tuple[int, str, str]]
+KEYS = {
+    *("page_size", "page_bytes", "tile_bytes", "tiles_fit", "kv_bytes", "table_bytes", "lookups", "dma_transfers"),
+    *("cycles", "seconds", "bandwidth_utilization", "bound"),
+}
+MODEL = ("--model", "llama-2-7b", "--device", "910B2")
+
+
+@pytest.fixture
+def simulate(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command line in this process, in an empty folder: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(word) for word in words])
+        captured = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), captured.out, captured.err
+
+    return run
+
+
+def kernel(simulate: Run, *words: str) -> list[dict[str, object]]:
+    code, out, _ = simulate("kernel", *words, "--format", "json")
+    assert code == 0
+    rows = json.loads(out)
+    assert isinstance(rows, list)
+    return rows
+
+
+def test_rows_have_the_promised_fields_and_hand_counts(simulate: Run) -> None:
+    (row,) = kernel(simulate, *MODEL, "--page-size", "128", "--context", "2048", "--batch", "16")
+    assert set(row) >= KEYS
+    assert row["kv_bytes"] == 16 * 2048 * 2 * 32 * 128 * 2
+    assert row["lookups"] == 16 * 16 * 32 * 2
+    assert (row["page_bytes"], row["tile_bytes"], row["tiles_fit"]) == (2 * 2**20, 32768, 4)
+    assert row["cycles"] == pytest.approx(row["seconds"] * 1.8e9, rel=1e-6)  # type: ignore[operator]
+
+
+def test_one_of_the_page_sizes_is_recommended_and_pages_of_one_size_once(simulate: Run) -> None:
+    rows = kernel(simulate, *MODEL, "--page-size", "64,16,64,1024")
+    assert [row["page_size"] for row in rows] == [16, 64, 1024]
+    assert [row["recommended"] for row in rows].count(True) == 1
+
+
+def test_the_articles_cliff_at_64_tokens_appears_only_when_whole_pages_are_read_again(simulate: Run) -> None:
+    cliff = [*MODEL, "--page-size", "32,64", "--tile", "whole_page", "--overflow", "reload"]
+    falls = [row["bandwidth_utilization"] for row in kernel(simulate, *cliff)]
+    rises = [row["bandwidth_utilization"] for row in kernel(simulate, *MODEL, "--page-size", "32,64")]
+    assert falls[1] < 0.6 * falls[0]  # type: ignore[operator]
+    assert rises[1] > rises[0]  # type: ignore[operator]
+
+
+def test_seven_stages_come_with_the_rows_when_asked_for(simulate: Run) -> None:
+    (row,) = kernel(simulate, *MODEL, "--page-size", "128", "--stages")
+    stages = row["stages"]
+    assert isinstance(stages, list)
+    assert [stage["name"] for stage in stages] == [
+        *("host_prep", "allocation", "packing", "attention", "kv_write", "logits_sampling", "bookkeeping")
+    ]
+    code, out, _ = simulate("kernel", *MODEL, "--page-size", "128", "--stages")
+    assert code == 0
+    assert "logits sampling" in out
+
+
+def test_a_scenario_brings_its_own_lengths(simulate: Run) -> None:
+    (row,) = kernel(simulate, "llama7b_8x2048", "--page-size", "16")
+    assert row["context_tokens"] != 4096
+
+
+def test_pictures_and_numbers_are_written_where_asked(simulate: Run, tmp_path: Path) -> None:
+    code, _, _ = simulate("kernel", *MODEL, "--page-size", "16,128", "--out", "found")
+    assert code == 0
+    assert (tmp_path / "found/kernel.svg").read_bytes().startswith(b"<?xml")
+    assert (tmp_path / "found/kernel.png").read_bytes().startswith(b"\x89PNG")
+    assert len(json.loads((tmp_path / "found/kernel.json").read_text())) == 2
+
+
+@pytest.mark.parametrize("sizes", ["0", "x", "16,,32", "-4", "9999999999"])
+def test_a_wrong_page_size_is_refused(simulate: Run, sizes: str) -> None:
+    code, out, err = simulate("kernel", *MODEL, "--page-size", sizes)
+    assert (code, out) == (2, "")
+    assert "--page-size" in err
+
+
+def test_a_model_that_leaves_no_room_still_has_a_kernel_cost(simulate: Run) -> None:
+    code, out, _ = simulate("kernel", "--model", "llama-2-70b", "--device", "910B4", "--page-size", "128")
+    assert code == 0
+    assert "leaves no room" in out
