@@ -83,16 +83,16 @@ class Pressure:
             scheduler.stalled.append(sequence)
             scheduler.idle_tokens += sequence.computed_tokens
 
-    def retry_stalled(self, sequence: Sequence) -> int:
-        """Give a stalled sequence its page if there is one now; returns the tokens it then computes (0 or 1)."""
+    def retry_stalled(self, sequence: Sequence) -> bool:
+        """Give a stalled sequence its page if there is one now; whether it decodes again."""
         scheduler = self.scheduler
         assert sequence.holding is not None
         if not scheduler.allocator.grow(sequence.holding, sequence.computed_tokens + 1):
-            return 0
+            return False
         sequence.blocked = False
         scheduler.withdraw(sequence)
         scheduler.batch.join(sequence, sequence.computed_tokens)
-        return 1
+        return True
 
     # ---- preemption
 

@@ -224,16 +224,18 @@ class Scheduler:
         return True
 
     def _walk_running(self, budget: int, now: int) -> int:
+        decoding: list[Sequence] = []
         for sequence in list(self.running):
             if sequence.state is State.DECODE:
                 length = self.batch.length(sequence) + 1
                 if length <= self.holding(sequence).capacity_tokens or self._grow_decoder(sequence, now):
-                    budget -= 1
+                    decoding.append(sequence)
             elif sequence.state is State.STALLED:
-                budget -= self.pressure.retry_stalled(sequence)
+                if self.pressure.retry_stalled(sequence):
+                    decoding.append(sequence)
             elif sequence.state is State.PREFILL:
-                budget -= self._continue_prefill(sequence, budget, now)
-        return budget
+                budget -= self._continue_prefill(sequence, budget - _still_decoding(decoding), now)
+        return budget - _still_decoding(decoding)
 
     def _continue_prefill(self, sequence: Sequence, budget: int, now: int) -> int:
         tokens = self._chunk(sequence.target_tokens - sequence.computed_tokens, budget)
@@ -494,3 +496,9 @@ class Scheduler:
 
     def _unit_bytes(self) -> int:
         return self.allocator.capacity_bytes // self._pool_units() if self._pool_units() else 0
+
+
+def _still_decoding(sequences: list[Sequence]) -> int:
+    """How many of ``sequences`` decode in this step after all: one that lost its memory to a later one does not, and
+    its token goes back to the budget (vLLM 0.33)."""
+    return sum(sequence.state is State.DECODE for sequence in sequences)
