@@ -343,6 +343,47 @@ def kernel(
 
 
 @app.command()
+def calibrate(
+    scenario: ScenarioName,
+    measured: Annotated[
+        Path, typer.Argument(metavar="MEASURED.csv", help="batch,context_tokens,step_ms or transfer_bytes,gb_per_s.")
+    ],
+    *,
+    fit: Annotated[
+        str | None, typer.Option("--fit", metavar="NAME,NAME,...", help="Device figures to fit; default: the usual.")
+    ] = None,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the fitted device here (YAML).")
+    ] = None,
+    output_format: OutputFormat = Format.table,
+) -> None:
+    """Fit figures of the scenario's device to measured step times or transfers; say which the data cannot tell."""
+    from simulator import calibrate as calibration
+    from simulator.files import write_text
+    from simulator.measured_rows import read_measured
+    from simulator.scenario import load_scenario
+
+    loaded, rows = load_scenario(scenario, settings or ()), read_measured(measured)
+    found = calibration.calibrate(
+        loaded.loaded_device,
+        loaded.loaded_model,
+        loaded.engine,
+        rows,
+        parameters=[name.strip() for name in fit.split(",")] if fit else (),
+    )
+    if out is not None:
+        write_text(out, calibration.device_yaml(found, measured=measured.name))
+        _note(f"wrote {out}; use it with: --set device.file={out} --set device.preset=null")
+    if output_format is Format.json:
+        _print_json(found.to_dict())
+    else:
+        from simulator.calibrate_view import print_calibration
+
+        print_calibration(found, rows)
+
+
+@app.command()
 def compare(
     scenario: ScenarioName,
     *,
@@ -416,6 +457,45 @@ def cache_curve(
     else:
         documents = [curve.to_dict() for curve in curves]
         _print_json(documents[0] if len(documents) == 1 else documents)
+
+
+@app.command()
+def validate(
+    *,
+    family: Annotated[
+        list[str] | None, typer.Option("--family", metavar="NAME", help="Only this family of checks. Repeatable.")
+    ] = None,
+    long: Annotated[bool, typer.Option("--long", help="Also the checks that take minutes.")] = False,
+    write_docs: Annotated[
+        bool, typer.Option("--write-docs", help="Write docs/validation.md and its pictures below this folder.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also write the checks as JSON.")] = None,
+    output_format: OutputFormat = Format.table,
+    quiet: Quiet = False,
+) -> None:
+    """Check the simulator against published numbers, real engines and theory (exit 3 if a check does not hold)."""
+    from simulator import validation
+
+    report = validation.validate(family or (), long=long, progress=None if quiet else _note)
+    document = report.to_dict()
+    if out is not None:
+        import json
+
+        from simulator.files import write_text
+
+        write_text(out, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    if write_docs:
+        from simulator.validating.page import write_page
+
+        _note(f"wrote {write_page(report, Path('docs'))}")
+    if output_format is Format.json:
+        _print_json(document)
+    else:
+        from simulator.validating.table import print_checks
+
+        print_checks(report.checks)
+    if report.failed:
+        raise typer.Exit(NO)
 
 
 @app.command(name="list")

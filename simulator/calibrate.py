@@ -7,13 +7,14 @@ identifiable and keeps its place at the mercy of the others.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from simulator.config import EngineConfig
 from simulator.cost import StepCost, StepLoad
 from simulator.device import FIGURES, Device
 from simulator.dma import make_dma
+from simulator.errors import InputError, Problem, nearest_name
 from simulator.measured_rows import StepRow, TransferRow
 from simulator.model_shape import Model
 from simulator.units import ceil_div
@@ -28,8 +29,13 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "dma_issue_s": (0.2, 5.0),
     "link_latency_s": (0.05, 20.0),
 }
+# What is fitted when nobody says: what decides decode steps, and what decides transfers.
+STEP_PARAMETERS = ("host_step_s", "host_sequence_s")
+TRANSFER_PARAMETERS = ("dma_startup_s", "hbm_sustained_bandwidth")
 # A direction in parameter space along which 10 % moves the residuals by less than this (root mean square) is unseen.
 UNSEEN = 1e-3
+# A parameter has a part in a direction when its component of the unit vector is at least this.
+PART = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +51,7 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The fit: parameters, relative errors (mean and largest) before and after, the fitted device."""
+    """The fit: parameters, relative errors (mean and largest) before and after and of each row, the fitted device."""
 
     parameters: tuple[Fitted, ...]
     mean_error_before: float
@@ -53,7 +59,22 @@ class Calibration:
     largest_error_before: float
     largest_error_after: float
     rows: int
+    errors_before: tuple[float, ...]
+    errors_after: tuple[float, ...]
     device: Device
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document: everything but the device."""
+        return {
+            "rows": self.rows,
+            "mean_error_before": self.mean_error_before,
+            "mean_error_after": self.mean_error_after,
+            "largest_error_before": self.largest_error_before,
+            "largest_error_after": self.largest_error_after,
+            "parameters": [asdict(parameter) for parameter in self.parameters],
+            "errors_before": list(self.errors_before),
+            "errors_after": list(self.errors_after),
+        }
 
 
 def calibrate(
@@ -62,17 +83,18 @@ def calibrate(
     engine: EngineConfig,
     rows: Sequence[StepRow] | Sequence[TransferRow],
     *,
-    parameters: Sequence[str],
+    parameters: Sequence[str] = (),
     page_tokens: int = 128,
 ) -> Calibration:
-    """Fit ``parameters`` to ``rows``. Raises ``ValueError`` for a parameter that cannot be fitted or no rows."""
-    unknown = [name for name in parameters if name not in BOUNDS]
-    if unknown or not parameters or not rows:
-        raise ValueError(f"cannot fit {', '.join(unknown) or 'nothing'}: give rows and some of {', '.join(BOUNDS)}")
+    """Fit ``parameters`` (for none: the usual ones) to ``rows``.
+
+    Raises ``InputError`` for a parameter that cannot be fitted or no rows.
+    """
+    if not rows:
+        raise InputError([Problem(message="there are no measured rows to fit")])
+    parameters = parameters or (TRANSFER_PARAMETERS if isinstance(rows[0], TransferRow) else STEP_PARAMETERS)
+    _check(device, parameters)
     start = [float(getattr(device, name)) for name in parameters]
-    zero = [name for name, value in zip(parameters, start, strict=True) if value <= 0]
-    if zero:
-        raise ValueError(f"{', '.join(zero)} is 0 and has no scale to fit: set a positive starting value")
 
     def errors(factors: Iterable[float]) -> list[float]:
         values: dict[str, Any] = {
@@ -95,8 +117,25 @@ def calibrate(
         largest_error_before=max(map(abs, before)),
         largest_error_after=max(map(abs, after)),
         rows=len(rows),
+        errors_before=tuple(before),
+        errors_after=tuple(after),
         device=replace(device, **values),
     )
+
+
+def _check(device: Device, parameters: Sequence[str]) -> None:
+    problems = []
+    for name in parameters:
+        if name not in BOUNDS:
+            nearest, message = nearest_name(name, BOUNDS), f"{name!r} cannot be fitted"
+            problems.append(Problem(option="--fit", message=message, nearest=nearest, allowed=tuple(BOUNDS)))
+        elif getattr(device, name) <= 0:
+            message = f"{name} is 0 and has no scale to fit: set device.{name} to a positive start"
+            problems.append(Problem(option="--fit", message=message))
+        elif parameters.count(name) > 1:
+            problems.append(Problem(option="--fit", message=f"{name} is given more than once"))
+    if problems:
+        raise InputError(problems)
 
 
 def device_yaml(fit: Calibration, *, measured: str) -> str:
@@ -132,27 +171,24 @@ def _fit(
     jacobian = np.array(result.jac, float)
     _, strengths, directions = np.linalg.svd(jacobian, full_matrices=True)
     strengths = np.concatenate([strengths, np.zeros(len(parameters) - len(strengths))])
-    unseen = directions[strengths * 0.1 / np.sqrt(len(jacobian)) < UNSEEN]
+    scale = 0.1 / np.sqrt(len(jacobian))
+    unseen = directions[strengths * scale < UNSEEN]
     notes = {}
     for index, name in enumerate(parameters):
-        mixed = [
-            other
+        mixed = {
+            other: None
             for row in unseen
-            if abs(row[index]) > 0.3
+            if abs(row[index]) > PART
             for position, other in enumerate(parameters)
-            if position != index and abs(row[position]) > 0.3
-        ]
-        alone = any(abs(row[index]) > 0.3 for row in unseen) and not mixed
+            if position != index and abs(row[position]) > PART
+        }
         edge = min(result.x[index] - low[index], high[index] - result.x[index]) < 1e-3
-        notes[name] = (
-            "the rows do not depend on it"
-            if alone
-            else f"only together with {', '.join(dict.fromkeys(mixed))}"
-            if mixed
-            else "the fit ends at its bound"
-            if edge
-            else ""
-        )
+        if np.linalg.norm(jacobian[:, index]) * scale < UNSEEN:
+            notes[name] = "the rows do not depend on it"
+        elif mixed:
+            notes[name] = f"only together with {', '.join(mixed)}"
+        else:
+            notes[name] = "the fit ends at its bound" if edge else ""
     return factors, notes
 
 

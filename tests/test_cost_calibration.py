@@ -63,6 +63,12 @@ def test_host_and_launch_cost_of_one_model_cannot_be_told_apart() -> None:
     assert host.note == "only together with launch_s"
 
 
+def test_small_steps_cannot_tell_the_host_from_the_bandwidth_of_the_weights() -> None:
+    rows = [StepRow(batch=b, context_tokens=c, step_ms=ms) for b, c, ms in [(1, 500, 33), (7, 350, 35.3), (16, 60, 37)]]
+    fit = calibrate(device(), model(), EngineConfig(), rows, parameters=["host_step_s", "hbm_sustained_bandwidth"])
+    assert fit.parameters[0].note == "only together with hbm_sustained_bandwidth"
+
+
 def test_a_parameter_that_no_row_depends_on_is_named() -> None:
     rows = measured(replace(device(), host_step_s=20e-3), 0.25e-3)
     fit = calibrate(device(), model(), EngineConfig(), rows, parameters=["host_step_s", "link_latency_s"])
@@ -106,7 +112,7 @@ def test_good_measurements_are_read(tmp_path: Path) -> None:
 
 
 def test_an_unknown_parameter_is_refused_with_the_ones_allowed() -> None:
-    with pytest.raises(ValueError, match="cannot fit colour: give rows and some of host_step_s"):
+    with pytest.raises(ValueError, match=r"'colour' cannot be fitted.* allowed: host_step_s"):
         calibrate(
             device(), model(), EngineConfig(), [StepRow(batch=1, context_tokens=1, step_ms=1.0)], parameters=["colour"]
         )

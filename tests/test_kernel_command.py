@@ -98,3 +98,47 @@ def test_a_model_that_leaves_no_room_still_has_a_kernel_cost(simulate: Run) -> N
     code, out, _ = simulate("kernel", "--model", "llama-2-70b", "--device", "910B4", "--page-size", "128")
     assert code == 0
     assert "leaves no room" in out
+
+
+def measured(tmp_path: Path) -> Path:
+    """Steps of a host that takes 20 ms and 0.3 ms a sequence, and a device that takes 12 ms."""
+    lines = [f"{batch},300,{20 + 0.3 * batch + 12}" for batch in (1, 4, 16, 32)]
+    path = tmp_path / "steps.csv"
+    path.write_text("batch,context_tokens,step_ms\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def test_calibration_shows_errors_and_writes_a_device_that_a_scenario_can_use(simulate: Run, tmp_path: Path) -> None:
+    code, out, _ = simulate("calibrate", "azure_conv", measured(tmp_path), "--out", "mine.yaml", "--format", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["mean_error_after"] < 0.02 < found["mean_error_before"]
+    assert {row["name"]: row["identifiable"] for row in found["parameters"]} == {
+        "host_step_s": True,
+        "host_sequence_s": True,
+    }
+    own = ("--set", f"device.file={tmp_path / 'mine.yaml'}", "--set", "device.preset=null")
+    code, _, err = simulate("memory", "azure_conv", *own)
+    assert code == 0, err
+
+
+def test_calibration_names_the_parameters_that_the_rows_cannot_tell_apart(simulate: Run, tmp_path: Path) -> None:
+    code, out, _ = simulate("calibrate", "azure_conv", measured(tmp_path), "--fit", "host_step_s,launch_s")
+    assert code == 0
+    assert "cannot tell: host_step_s, launch_s" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nowhere.csv",), "nowhere.csv: cannot be read"),
+        (("steps.csv", "--fit", "launch"), "did you mean 'launch_s'?"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused(
+    simulate: Run, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    measured(tmp_path)
+    code, _, err = simulate("calibrate", "azure_conv", *words)
+    assert code == 2
+    assert message in err
