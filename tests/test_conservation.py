@@ -17,13 +17,13 @@ from simulator.sequence import Outcome
 from simulator.simulation import simulate
 
 Rows = list[tuple[int, int, int]]
-RELAXED = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 # ---- shipped scenarios
 
 
-def shortened(name: str, requests: int = 40) -> Scenario:
+def shortened(name: str, requests: int = 20) -> Scenario:
     return load_scenario(name, [f"workload.requests={requests}"])
 
 
@@ -57,7 +57,7 @@ def comparable(result: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", scenario_names())
 def test_a_shipped_scenario_repeats_byte_for_byte(name: str) -> None:
-    scenario = shortened(name, 25)
+    scenario = shortened(name, 12)
     first, second = simulate(scenario), simulate(scenario)
     assert comparable(first) == comparable(second)
     for one, other in zip(first.runs, second.runs, strict=True):
@@ -73,7 +73,7 @@ def test_a_shipped_scenario_repeats_byte_for_byte(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["chat_burst", "llama70b_128k"])
 def test_leaps_change_nothing_in_a_shipped_scenario(name: str) -> None:
-    scenario = shortened(name, 30)
+    scenario = shortened(name, 20)
     assert comparable(simulate(scenario, leap=True)) == comparable(simulate(scenario, leap=False))
 
 

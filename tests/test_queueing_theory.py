@@ -127,7 +127,7 @@ MEAN_TOKENS = 2000
 )
 @pytest.mark.parametrize(
     ("slots", "load", "count"),
-    [(7, 5.0, 12_000), pytest.param(16, 12.0, 400_000, marks=pytest.mark.long)],
+    [(7, 5.0, 8_000), pytest.param(16, 12.0, 200_000, marks=pytest.mark.long)],
 )
 def test_equal_slots_without_a_queue_block_as_erlang_said_whatever_the_holding_law(
     slots: int, load: float, count: int, kind: str, law: Callable[[np.random.Generator, float, int], Ints]
@@ -167,8 +167,8 @@ def two_sizes(rng: np.random.Generator, classes: list[tuple[float, int]], count:
 @pytest.mark.parametrize(
     ("pages", "classes", "count"),
     [
-        (20, [(4, 1), (2, 4)], 15_000),
-        pytest.param(64, [(20, 1), (5, 4), (1, 16)], 400_000, marks=pytest.mark.long),
+        (20, [(4, 1), (2, 4)], 10_000),
+        pytest.param(64, [(20, 1), (5, 4), (1, 16)], 200_000, marks=pytest.mark.long),
     ],
 )
 def test_classes_of_several_sizes_share_pages_as_kaufman_and_roberts_said(
@@ -187,7 +187,7 @@ def test_classes_of_several_sizes_share_pages_as_kaufman_and_roberts_said(
 def test_contiguous_ranges_block_the_large_class_more_and_the_small_class_less_than_pages() -> None:
     # An independent simulation of first fit gave .0095 and .2089 where pages give .0262 and .1369.
     classes: list[tuple[float, int]] = [(4, 1), (2, 4)]
-    requests, kinds = two_sizes(np.random.default_rng(12), classes, 15_000)
+    requests, kinds = two_sizes(np.random.default_rng(12), classes, 10_000)
 
     class Ranges(World):
         def allocator(self) -> Allocator:
@@ -310,9 +310,9 @@ def geometric(rng: np.random.Generator, mean: float, count: int) -> Ints:
 @pytest.mark.parametrize(
     ("seats", "load", "count"),
     [
-        (7, 5.0, 6_000),
+        (7, 5.0, 5_000),
         pytest.param(16, 12.0, 200_000, marks=pytest.mark.long),
-        pytest.param(64, 60.0, 400_000, marks=pytest.mark.long),
+        pytest.param(64, 60.0, 200_000, marks=pytest.mark.long),
     ],
 )
 def test_geometric_outputs_wait_for_a_seat_as_in_erlangs_delay_system(seats: int, load: float, count: int) -> None:
@@ -327,7 +327,7 @@ def test_geometric_outputs_wait_for_a_seat_as_in_erlangs_delay_system(seats: int
 @pytest.mark.parametrize("law", [constant, lognormal, pytest.param(exponential, marks=pytest.mark.long)])
 def test_one_seat_waits_as_pollaczek_and_khinchine_said(law: Callable[[np.random.Generator, float, int], Ints]) -> None:
     rng = np.random.default_rng(8)
-    outputs = law(rng, MEAN_STEPS, 6_000)
+    outputs = law(rng, MEAN_STEPS, 4_000)
     load = 0.5
     waits, _ = queue_waits(rng, seats=1, load=load, outputs=outputs)
     second_moment = float(np.mean(outputs.astype(float) ** 2))

@@ -343,7 +343,7 @@ def ends(world: World) -> tuple[EngineRun, Engine]:
     return run, engine
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(world=worlds())
 def test_no_world_runs_for_ever_and_only_a_true_standstill_is_a_livelock(world: World) -> None:
     check_end(within_rules(world))
