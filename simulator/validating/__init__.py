@@ -1,0 +1,1 @@
+"""Checks of the simulator against public numbers and against theory, one module a family (see ``validation``)."""
