@@ -157,6 +157,11 @@ class DecodeBatch:
         done = self.step - sequence.join_step if sequence.state is State.DECODE else 0
         return sequence.generated_tokens + done
 
+    def due_at_most(self, step: int) -> int:
+        """An upper bound of how many sequences need their allocator in ``step``."""
+        bucket = self._due.get(step)
+        return len(bucket) if bucket is not None else 0
+
     def take_due(self, step: int) -> list[Sequence]:
         """Sequences that need their allocator in ``step``, in the order of admission."""
         bucket = self._due.pop(step, None)

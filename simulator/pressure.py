@@ -65,7 +65,7 @@ class Pressure:
         if self.policy == "wait":
             self._stall(sequence)
             return False
-        victim = self._victim(sequence)
+        victim = self._victim()
         self.preempt(victim, now)
         return victim is not sequence and sequence.state is not State.SWAPPED and sequence.state is not State.DONE
 
@@ -96,14 +96,13 @@ class Pressure:
 
     # ---- preemption
 
-    def _victim(self, asking: Sequence) -> Sequence:
+    def _victim(self) -> Sequence:
         """Who gives way: the sequence admitted last, or (SGLang) the one with the fewest outputs, longest prompt."""
         running = [sequence for sequence in self.scheduler.running if sequence.state is not State.LINGERING]
         if self._victim_rule == "last_admitted":
             return running[-1]
         batch = self.scheduler.batch
-        others = [sequence for sequence in running if sequence is not asking] or running
-        return min(others, key=lambda s: (batch.outputs(s), -s.prompt_tokens, -s.serial, -s.seat))
+        return min(running, key=lambda s: (batch.outputs(s), -s.prompt_tokens, -s.serial, -s.seat))
 
     def preempt(self, victim: Sequence, now: int) -> None:
         """Take the memory of ``victim`` away. A swap takes all samples of its request; prompts are recomputed."""
@@ -113,6 +112,8 @@ class Pressure:
             self._swap_out(victim, now)
         else:
             self._recompute_later(victim)
+            if scheduler.admission.token_budget is not None:
+                scheduler.admission.token_budget.retracted()
 
     def _recompute_later(self, victim: Sequence) -> None:
         scheduler = self.scheduler
@@ -179,7 +180,7 @@ class Pressure:
     def _swap_in(self, members: list[Sequence]) -> bool:
         scheduler = self.scheduler
         wanted = [(scheduler.holding(member), member.computed_tokens + 1) for member in members]
-        moved_bytes = scheduler.allocator.swap_in(wanted, keep_free_bytes=scheduler.keep_free_bytes())
+        moved_bytes = scheduler.allocator.swap_in(wanted, keep_free_bytes=scheduler.admission.keep_free_bytes())
         if moved_bytes is None:
             return False
         scheduler.load.swapped_bytes += moved_bytes

@@ -24,6 +24,8 @@ class Profile:
     content is already cached is replaced by the cached one. ``victim``: who is preempted. ``watermark_when_idle``: a
     prompt that leaves less than the watermark free is refused even by an empty pool. ``alone_without_threshold``: the
     only live sequence may compute more prompt tokens a step than ``long_prefill_token_threshold``.
+    ``append_reserve``: a decode needs free pages as if all that it touches were new (see ``append_reserve``).
+    ``token_budget``: admission keeps room for a share of the tokens to come (see ``token_budget``).
     """
 
     free_order: FreeOrder
@@ -37,14 +39,20 @@ class Profile:
     victim: Victim
     watermark_when_idle: bool = False
     alone_without_threshold: bool = False
+    append_reserve: bool = False
+    token_budget: bool = False
 
 
 PROFILES: dict[ProfileName, Profile] = {
     "generic": Profile("lifo", 0.0, True, 0, False, False, True, False, "last_admitted"),
     "vllm-0.33": Profile("fifo", 0.0, True, 0, True, True, True, False, "last_admitted", alone_without_threshold=True),
     "vllm-0.11": Profile("fifo", 0.0, False, 0, True, True, False, False, "last_admitted"),
-    "vllm-0.6": Profile("lifo", 0.01, True, 0, False, False, True, True, "last_admitted", watermark_when_idle=True),
-    "sglang": Profile("lifo", 0.0, True, 0, False, False, True, True, "fewest_outputs"),
+    "vllm-0.6": Profile(
+        *("lifo", 0.01, True, 0, False, False, True, True, "last_admitted"),
+        watermark_when_idle=True,
+        append_reserve=True,
+    ),
+    "sglang": Profile("lifo", 0.0, True, 0, False, False, True, True, "fewest_outputs", token_budget=True),
     "cann-recipes": Profile("fifo", 0.0, True, 64, True, False, False, False, "last_admitted"),
 }
 

@@ -11,14 +11,16 @@ One step is ``load = schedule(now)`` at its start and ``finish_step(now)`` at it
 from collections import deque
 
 from simulator import deadlock
-from simulator.allocators.base import Allocator, Demand, Holding, Life
+from simulator.admission import Admission
+from simulator.allocators.base import Allocator, Holding
+from simulator.append_reserve import AppendReserve
 from simulator.batch import DecodeBatch
 from simulator.beams import Beams
 from simulator.config import EngineConfig
 from simulator.cost import StepLoad
 from simulator.ledger import Ledger
 from simulator.pressure import Pressure
-from simulator.profiles import PROFILES, admission_rules
+from simulator.profiles import PROFILES
 from simulator.sequence import Outcome, Sequence, State
 from simulator.units import ceil_div, to_ns
 
@@ -65,8 +67,9 @@ class Scheduler:
         self.load = StepLoad()
         self.beams = Beams(self)
         self.pressure = Pressure(self, PROFILES[engine.profile].victim)
-        self._rules = admission_rules(engine)
-        self._watermark_bytes = int(self._rules.watermark_ratio * self._pool_units()) * self._unit_bytes()
+        self.append_reserve = AppendReserve(self)
+        self.admission = Admission(self)
+        self._rules = self.admission.rules
         # Look-ahead slots are a rule of paged engines; a contiguous reservation has its own slack.
         self._lookahead = engine.num_lookahead_tokens if allocator.max_pages else 0
         self._queue_timeout_ns = None if engine.queue_timeout is None else to_ns(engine.queue_timeout)
@@ -78,35 +81,11 @@ class Scheduler:
 
     def enqueue(self, sequence: Sequence, now: int) -> None:
         """A new sequence arrives. One that an empty pool could not hold ends here as ``too_large``."""
-        if self._never_fits(sequence):
+        self.append_reserve.seen(sequence)
+        if self.admission.never_fits(sequence):
             self.end(sequence, Outcome.too_large, now)
         else:
             self.waiting.append(sequence)
-
-    def _never_fits(self, sequence: Sequence) -> bool:
-        too_long = sequence.final_tokens > self.max_model_len or (
-            not self.engine.enable_chunked_prefill and sequence.prompt_tokens > self.engine.max_num_batched_tokens
-        )
-        if too_long or 1 + sequence.forks > self.engine.max_num_seqs:
-            return True
-        return not self.allocator.can_ever_hold(self._whole_life(sequence)) or self._breaks_watermark(sequence)
-
-    def _whole_life(self, sequence: Sequence) -> Demand:
-        """All that ``sequence`` may ask for: look-ahead slots; after a recompute, a prompt that repeats its outputs."""
-        recomputes = self.engine.on_oom == "preempt_recompute" and self.allocator.max_pages
-        return Life(
-            sequence.request_id,
-            prompt_tokens=sequence.final_tokens if recomputes else sequence.prompt_tokens,
-            output_tokens=sequence.output_tokens,
-            final_tokens=self._with_lookahead(sequence.final_tokens),
-        )
-
-    def _breaks_watermark(self, sequence: Sequence) -> bool:
-        """Whether admission must refuse the prompt even in an empty pool (vLLM 0.6: ``AllocStatus.NEVER``)."""
-        if not (self._rules.watermark_when_idle and self._watermark_bytes and self.allocator.max_pages):
-            return False
-        pages = ceil_div(self._with_lookahead(sequence.prompt_tokens), self.allocator.tile_tokens)
-        return pages * self._unit_bytes() + self._watermark_bytes > self.allocator.capacity_bytes
 
     # ---- one step
 
@@ -114,6 +93,8 @@ class Scheduler:
         """Whether the step just scheduled leaves nothing to decide before the batch itself changes."""
         if self.chances_changed or (self.blocked and self.allocator.compacts_on_failure):
             return False  # asking again is answered differently, or moves pages on
+        if self.append_reserve.near(0) or (self.blocked and self.admission.token_budget is not None):
+            return False  # decoding by itself changes who may go on or come in
         return not (load.prefill_tokens or self.prefilling or self.stalled or self.preempted_in_step or self.beams)
 
     def chances(self) -> tuple[int, int]:
@@ -169,7 +150,8 @@ class Scheduler:
 
     def _continue_running(self, budget: int, now: int) -> int:
         """Give every running sequence its tokens of this step; returns what is left of the budget."""
-        if self._walk or self.stalled or self._prefill_amid_decodes():
+        due = self.batch.due_at_most(self.batch.step + 1)
+        if self._walk or self.stalled or self._prefill_amid_decodes() or self.append_reserve.near(due):
             return self._walk_running(budget, now)
         self.grow_due(self.batch.step + 1, now)
         budget -= self.batch.size
@@ -194,6 +176,8 @@ class Scheduler:
     def grow_due_in_leap(self, step: int) -> int | None:
         """As ``grow_due`` while nothing can go wrong: how many sequences were served. ``None``: memory is so short
         that a decision may be needed; nothing was tried."""
+        if self.append_reserve.near(self.batch.due_at_most(step)):
+            return None
         due = self.batch.take_due(step)
         if not due:
             return 0
@@ -210,7 +194,7 @@ class Scheduler:
         if self._lookahead or self._windowed:
             for sequence in due:
                 length = sequence.offset + step
-                wanted = self._with_lookahead(length)
+                wanted = self.with_lookahead(length)
                 grown = self.allocator.grow(self.holding(sequence), wanted, wanted - length + 1)
                 assert grown, f"{sequence} was sure to grow"
         else:
@@ -227,6 +211,8 @@ class Scheduler:
         decoding: list[Sequence] = []
         for sequence in list(self.running):
             if sequence.state is State.DECODE:
+                if not self.append_reserve.allows(sequence, now):
+                    continue
                 length = self.batch.length(sequence) + 1
                 if length <= self.holding(sequence).capacity_tokens or self._grow_decoder(sequence, now):
                     decoding.append(sequence)
@@ -247,7 +233,7 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence, tokens: int, new_tokens: int, now: int) -> bool:
         holding = self.holding(sequence)
-        wanted = self._with_lookahead(tokens)
+        wanted = self.with_lookahead(tokens)
         new_tokens += wanted - tokens
         if self.allocator.grow(holding, wanted, new_tokens):
             return True
@@ -257,7 +243,8 @@ class Scheduler:
                 return True
         return False
 
-    def _with_lookahead(self, tokens: int) -> int:
+    def with_lookahead(self, tokens: int) -> int:
+        """``tokens`` and the slots beyond them that the engine asks for."""
         return min(tokens + self._lookahead, self.max_model_len) if self._lookahead else tokens
 
     # ---- waiting sequences
@@ -287,9 +274,9 @@ class Scheduler:
         searched = self.allocator.work.search_cycles
         holding = self.allocator.admit(
             sequence,
-            self._with_lookahead(hits + tokens),
+            self.with_lookahead(hits + tokens),
             whole_tokens=sequence.target_tokens if self._rules.whole_prompt else 0,
-            keep_free_bytes=self.keep_free_bytes(),
+            keep_free_bytes=self.admission.keep_free_beside(sequence),
         )
         if holding is None and sequence.blocked:
             # Looking again at an unchanged pool is not charged, so that it does not matter how often it happens.
@@ -483,19 +470,6 @@ class Scheduler:
     def holding(sequence: Sequence) -> Holding:
         assert sequence.holding is not None, f"{sequence} holds nothing"
         return sequence.holding
-
-    def keep_free_bytes(self) -> int:
-        """Memory to leave free at admission; nothing is reserved for others while nobody runs."""
-        if not self.running:
-            return 0
-        reserved = ceil_div(self._rules.reserved_tokens_per_request, self.allocator.tile_tokens)
-        return self._watermark_bytes + reserved * len(self.running) * self._unit_bytes()
-
-    def _pool_units(self) -> int:
-        return self.allocator.max_pages or self.allocator.capacity_bytes // self.allocator.bytes_per_token
-
-    def _unit_bytes(self) -> int:
-        return self.allocator.capacity_bytes // self._pool_units() if self._pool_units() else 0
 
 
 def _still_decoding(sequences: list[Sequence]) -> int:

@@ -206,6 +206,10 @@ class Allocator(ABC):
         tokens can see (window layers) is given back first, as vLLM does.
         """
 
+    def free_rows(self) -> int:
+        """How many sequences could take one more page in each of their tables; without end where there are no pages."""
+        return 1 << 62
+
     def sure_to_grow(self, sequences: int, tokens: int) -> bool:
         """Whether ``sequences`` holdings can each grow by ``tokens`` now, in any order, without a single refusal.
 

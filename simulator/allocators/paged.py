@@ -139,6 +139,9 @@ class PagedAllocator(HostSwap):
         """Pages that could be taken now."""
         return len(self.pool)
 
+    def free_rows(self) -> int:
+        return len(self.pool) // self._row_pages
+
     def sure_to_grow(self, sequences: int, tokens: int) -> bool:
         return sequences * ceil_div(tokens, self.layout.page_tokens) * self._row_pages <= self.free_pages()
 
