@@ -432,6 +432,58 @@ def compare(
         compare_table.print_series(axis.key, axis.values, found)
 
 
+@app.command()
+def size(
+    scenario: ScenarioName,
+    *,
+    target_oom: Annotated[
+        float | None, typer.Option("--target-oom", metavar="RATE", help="OOM rate to stay below; default 0.001.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="NAME=LIMIT", help="Another target: preemption=0.01, ttft_p95=2s, ..."),
+    ] = None,
+    confidence: Confidence = 0.95,
+    allocator: Annotated[
+        str | None, typer.Option("--allocator", metavar="NAME", help="Which one; default: the first paged one.")
+    ] = None,
+    max_replications: Annotated[int, typer.Option(min=1, help="Most replications of one size.")] = 64,
+    settings: Settings = None,
+    seed: Seed = None,
+    jobs: Jobs = None,
+    output_format: OutputFormat = Format.table,
+    quiet: Quiet = False,
+) -> None:
+    """The smallest pool that keeps a target with confidence, and the settings that follow from it."""
+    from simulator import planner
+    from simulator.progress import reporting
+    from simulator.scenario import load_scenario
+    from simulator.size_document import print_size, size_document
+    from simulator.tasks import usable_processes
+
+    loaded = load_scenario(scenario, planner.with_seed(settings or (), seed))
+    index = planner.sizable(loaded, _chosen_allocators(loaded, [allocator] if allocator else ()))
+    goal = planner.chosen_target(loaded, target_oom, target)
+    if loaded.budget.overdraft_bytes:
+        _refuse(loaded.budget)
+    with reporting(enabled=not quiet) as progress:
+        answer = planner.sized_answer(
+            loaded,
+            index,
+            goal,
+            confidence=confidence,
+            most_replications=max_replications,
+            jobs=usable_processes(jobs),
+            progress=progress,
+        )
+    if output_format is Format.json:
+        _print_json(size_document(answer))
+    else:
+        print_size(answer)
+    if not answer.feasible:
+        raise typer.Exit(NO)
+
+
 @app.command(name="cache-curve")
 def cache_curve(
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file with block ids, or a shipped trace.")],

@@ -4,9 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from simulator.compare import Comparison, compare
+from simulator.errors import InputError, Problem
 from simulator.grid import Axis
 from simulator.overrides import Override
 from simulator.scenario import Scenario, load_scenario
+from simulator.size import SizeAnswer, size
+from simulator.sizing import Effort
+from simulator.target import Target, parse_target
 from simulator.tasks import processes, watched
 from simulator.version import version
 
@@ -61,3 +65,58 @@ def comparison_document(
         return document | found[0].to_dict()
     points = [{"value": value} | one.to_dict() for value, one in zip(axis.values, found, strict=True)]
     return document | {"vary": {"key": axis.key, "points": points}}
+
+
+def chosen_target(scenario: Scenario, oom: float | None, text: str | None) -> Target:
+    """What ``--target-oom`` or ``--target`` ask for.
+
+    Without either: an OOM rate of 0.001 where a full pool ends requests or makes them wait, 0.01 preemptions per
+    request where it preempts, because there the OOM rate is hardly ever above 0. Raises ``InputError``.
+    """
+    if oom is not None and text is not None:
+        raise InputError([Problem(option="--target", message="give --target-oom or --target, not both")])
+    if text is not None:
+        return parse_target(text)
+    if oom is not None:
+        return parse_target(f"oom={oom!r}")
+    preempts = scenario.engine.on_oom.startswith("preempt")
+    return Target("preemption", 0.01) if preempts else Target("oom", 0.001)
+
+
+def sizable(scenario: Scenario, labels: tuple[str, ...] | None) -> int:
+    """The allocator to size: the first of those asked for, else the first paged one, else the first."""
+    places = range(len(scenario.labels))
+    if labels is not None:
+        return next(place for place in places if scenario.labels[place] in labels)
+    return next((place for place in places if scenario.allocators[place].kind != "contiguous"), 0)
+
+
+def sized_answer(
+    scenario: Scenario,
+    index: int,
+    target: Target,
+    *,
+    confidence: float,
+    most_replications: int,
+    jobs: int,
+    progress: Progress | None = None,
+) -> SizeAnswer:
+    """The smallest pool that meets ``target``, on ``jobs`` processes. Raises ``InputError``."""
+    effort = Effort(first=min(4, most_replications), most=most_replications)
+    if scenario.workload.replays_lengths and scenario.workload.arrivals.process == "trace":
+        effort = _recorded(scenario, effort)
+    with processes(jobs) as runner, scenario.located():
+        return size(
+            scenario,
+            index,
+            target,
+            confidence=confidence,
+            effort=effort,
+            runner=watched(runner, progress, f"size {scenario.labels[index]}"),
+        )
+
+
+def _recorded(scenario: Scenario, effort: Effort) -> Effort:
+    """A recorded trace is the same in every replication, unless it is sampled: running it twice tells nothing."""
+    sample = getattr(scenario.workload.arrivals, "sample", 1.0)
+    return effort if sample < 1 else Effort(first=1, most=1, step_ratio=effort.step_ratio)

@@ -42,8 +42,8 @@ def share(
 ) -> Estimate:
     """Share of ``counted`` in ``trials``, one pair a replication; see this module for the interval.
 
-    ``clump`` is at least 1, the number of losses that come together; without it, it is what the data say (1 when they
-    say nothing).
+    Counts that may exceed the trials (preemptions of requests) are welcome too. ``clump`` is at least 1, the number of
+    losses that come together; without it, it is what the data say (1 when they say nothing).
     """
     total, all_trials = sum(counted), sum(trials)
     if not all_trials:
@@ -51,9 +51,9 @@ def share(
     if clump is None:
         clump = design_effect(counted, trials)
     rate = total / all_trials
-    low, high = exact_interval(total / clump, all_trials / clump, confidence)
+    low, high = exact_interval(min(total, all_trials) / clump, all_trials / clump, confidence)
     half = _ratio_half_width(counted, trials, confidence)
-    return Estimate(rate, max(0.0, min(low, rate - half)), min(1.0, max(high, rate + half)))
+    return Estimate(rate, max(0.0, min(low, rate - half)), max(high, min(max(1.0, rate), rate + half)))
 
 
 def mean(values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
@@ -87,7 +87,7 @@ def design_effect(counted: Sequence[int], trials: Sequence[int]) -> float:
     """By how much the variance between replications exceeds that of independent losses; at least 1."""
     pooled = sum(counted) / sum(trials)
     independent = pooled * (1 - pooled) / sum(trials)
-    if len(counted) < 2 or independent == 0:
+    if len(counted) < 2 or independent <= 0:
         return 1.0
     return max(1.0, _ratio_variance(counted, trials) / independent)
 
