@@ -41,7 +41,7 @@ class Leap:
         last_step = batch.next_finish()
         somebody_waits = bool(scheduler.waiting or scheduler.swapped)
         self._recorder.queues = (len(scheduler.running), scheduler.requeued, len(scheduler.swapped))
-        step = batch.step + 1
+        first = step = batch.step + 1
         while step < last_step:
             stop_ns = self._not_past_maintenance(now, stop_ns)
             if now >= stop_ns:
@@ -64,6 +64,8 @@ class Leap:
             if ask_again:
                 break
         batch.step = step - 1
+        if scheduler.refused is not None:
+            self._allocator.refused_again(scheduler.refused, step - first)
         return now
 
     def _take_step(self, step: int, now: int) -> int:

@@ -57,6 +57,8 @@ class Scheduler:
         self.prefilling: list[Sequence] = []
         self.stalled: list[Sequence] = []
         self.blocked = False
+        #: who has asked for memory in this step and was refused
+        self.refused: Sequence | None = None
         self.chances_changed = False
         self.preempted_in_step = False
         self.prefilling_tokens = 0
@@ -112,6 +114,7 @@ class Scheduler:
         self.load = StepLoad()
         self.preempted_in_step = False
         self.blocked = False
+        self.refused = None
         budget = self._continue_running(self.engine.max_num_batched_tokens, now)
         if not self.preempted_in_step:
             budget = self._resume_swapped(budget, now)
@@ -282,7 +285,10 @@ class Scheduler:
             # Looking again at an unchanged pool is not charged, so that it does not matter how often it happens.
             self.allocator.work.search_cycles = searched
         if holding is None:
-            return 0 if self.pressure.refuse(sequence, now) else None
+            if self.pressure.refuse(sequence, now):
+                return 0
+            self.refused = sequence
+            return None
         self.waiting.popleft()
         self._start(sequence, holding, now)
         self._add_chunk(sequence, tokens)

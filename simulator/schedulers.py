@@ -23,6 +23,7 @@ class PrefillFirstScheduler(Scheduler):
         self.preempted_in_step = False
         self.chances_changed = False
         self.blocked = False
+        self.refused = None
         budget = self.engine.max_num_batched_tokens
         for sequence in list(self.prefilling):
             budget -= self._continue_prefill(sequence, budget, now)

@@ -206,6 +206,10 @@ class Allocator(ABC):
         tokens can see (window layers) is given back first, as vLLM does.
         """
 
+    def refused_again(self, demand: Demand, times: int) -> None:
+        """``demand``, refused last, was refused so many times more in steps that nobody had to look at."""
+        del demand, times
+
     def free_rows(self) -> int:
         """How many sequences could take one more page in each of their tables; without end where there are no pages."""
         return 1 << 62

@@ -52,6 +52,8 @@ class PagedCowAllocator(SharedTables):
         # demand, known tokens, version of the pages, answer: a blocked request asks again at every step
         self._hits_asked: tuple[Demand, int, int, Hits] | None = None
         self._seen_requests = bytearray()
+        # what the request refused last knows and hits, in tokens
+        self._refused = (0, 0)
 
     # ---- asking
 
@@ -76,16 +78,24 @@ class PagedCowAllocator(SharedTables):
         if not self._enough(
             self._asked(hits, needed, tokens, whole_tokens) + keep_free_bytes // self.layout.page_bytes
         ):
+            if self.rules.counts_refused:
+                self._refused = known_tokens, self._computed_tokens(hits, known_tokens)
+                self._count_look_ups(demand, *self._refused)
             return None
         holding = CowHolding(demand, len(self.layout.groups))
         holding.hit_tokens = self._computed_tokens(hits, known_tokens)
         holding.registered = hits.rows
         self._attach(holding, rows=hits.rows, tables=hits.tables, dropped=hits.dropped)
         self._set_early(holding, max(0, hits.rows * self.layout.page_tokens - tokens))
-        self._count_query(holding, known_tokens)
+        self._count_look_ups(demand, known_tokens, holding.hit_tokens)
+        self._see(demand)
         self._extend(holding, needed)
         self.register(holding, min(tokens, known_tokens))
         return holding
+
+    def refused_again(self, demand: Demand, times: int) -> None:
+        if self.rules.counts_refused:
+            self._count_look_ups(demand, *self._refused, times)
 
     def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
         assert isinstance(holding, CowHolding)
@@ -133,6 +143,8 @@ class PagedCowAllocator(SharedTables):
     def register(self, holding: Holding, tokens: int) -> None:
         """Make the full pages among the first ``tokens`` tokens findable: their KV is there or is scheduled to be."""
         assert isinstance(holding, CowHolding)
+        if not self.rules.names_outputs and tokens < holding.demand.final_tokens:
+            tokens = min(tokens, holding.demand.prompt_tokens)
         rows = tokens // self.layout.page_tokens
         first = holding.registered
         if rows <= first or not self.enable_prefix_caching:
@@ -197,15 +209,18 @@ class PagedCowAllocator(SharedTables):
             needed = max(needed, self.peak_pages(missing_tokens, whole_tokens) - len(pages))
         return needed + sum(not references[page] for page in pages)
 
-    def _count_query(self, holding: CowHolding, known_tokens: int) -> None:
-        """Hits are counted at the first admission of a request, not when it resumes."""
-        request_id, seen = holding.demand.request_id, self._seen_requests
+    def _count_look_ups(self, demand: Demand, known_tokens: int, hit_tokens: int, times: int = 1) -> None:
+        """Hits are counted up to the first admission of a request, not when it resumes."""
+        seen, request_id = self._seen_requests, demand.request_id
+        if self.enable_prefix_caching and not (request_id < len(seen) and seen[request_id]):
+            self.totals.prefix_query_tokens += times * known_tokens
+            self.totals.prefix_hit_tokens += times * hit_tokens
+
+    def _see(self, demand: Demand) -> None:
+        seen, request_id = self._seen_requests, demand.request_id
         if request_id >= len(seen):
             seen.extend(bytes(request_id + 1024 - len(seen)))
-        if self.enable_prefix_caching and not seen[request_id]:
-            seen[request_id] = 1
-            self.totals.prefix_query_tokens += known_tokens
-            self.totals.prefix_hit_tokens += holding.hit_tokens
+        seen[request_id] = 1
 
     # ---- how: content
 

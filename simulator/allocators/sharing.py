@@ -15,6 +15,8 @@ class SharingRules:
     that turns out equal to one already known is replaced by it. ``share_whole_prompt``: a hit may cover the whole
     prompt, of which the last page is then computed again but not stored again. ``charge_hits``: admission asks for room
     as if nothing had hit. ``computed_next_step``: what the running step computes is shared but saves no computing yet.
+    ``names_outputs``: generated pages are found again while their sequence lives, so after a preemption too; if not,
+    only from its end on. ``counts_refused``: the hit rate counts a waiting request at every step that refuses it.
     """
 
     free_order: FreeOrder = "lifo"
@@ -24,6 +26,8 @@ class SharingRules:
     share_whole_prompt: bool = False
     charge_hits: bool = False
     computed_next_step: bool = False
+    names_outputs: bool = True
+    counts_refused: bool = False
 
 
 #: vLLM: ``v1/core/block_pool.py`` (0.11, 0.33), ``core/block/prefix_caching_block.py`` (0.6.3); SGLang:
@@ -31,9 +35,9 @@ class SharingRules:
 RULES: dict[ProfileName, SharingRules] = {
     "generic": SharingRules(),
     "vllm-0.33": SharingRules(null_page=True),
-    "vllm-0.11": SharingRules(free_order="fifo", null_page=True),
+    "vllm-0.11": SharingRules(free_order="fifo", null_page=True, counts_refused=True),
     "vllm-0.6": SharingRules(deduplicate=True, share_whole_prompt=True, charge_hits=True, computed_next_step=True),
-    "sglang": SharingRules(deduplicate=True),
+    "sglang": SharingRules(deduplicate=True, names_outputs=False),
     "cann-recipes": SharingRules(free_order="fifo", null_page=True, reverse_release=False),
 }
 
