@@ -135,8 +135,8 @@ def test_a_request_that_needs_the_whole_pool_ends_one_recompute_a_token() -> Non
 @pytest.mark.parametrize("leap", [True, False])
 @pytest.mark.parametrize(("profile", "queries"), [("vllm-0.33", 2), ("vllm-0.11", 8)])
 def test_0_11_counts_a_waiting_request_at_every_step_that_refuses_it(profile: str, queries: int, leap: bool) -> None:
-    """Seven usable pages of 4 tokens. The first request starts with five and takes steps 1 to 7; the second asks for five
-    in the steps 2 to 7 in vain, and comes in with step 8: looked up once or seven times, beside the first one's once."""
+    """Seven usable pages of 4 tokens. The first request starts with five and takes steps 1 to 7; the second asks for
+    five in the steps 2 to 7 in vain, and comes in with step 8: looked up once or seven times, beside the first."""
     world = World(
         requests=requests_of([(0, 20, 7), (50, 20, 2)]),
         engine=EngineConfig(profile=profile, max_num_seqs=4, max_num_batched_tokens=64, on_oom="wait"),
