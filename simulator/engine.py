@@ -250,7 +250,7 @@ class Engine:
     def _count(self, load: StepLoad, duration_ns: int) -> None:
         self.recorder.count_step(
             sequences=load.sequences,
-            outputs=load.sampled_sequences,
+            outputs=load.sampled_sequences + load.forked_outputs,
             prompt_tokens=load.prefill_tokens,
             duration_ns=duration_ns,
         )

@@ -332,6 +332,7 @@ class Scheduler:
         self.prefilling_tokens += tokens
         if sequence.computed_tokens == sequence.target_tokens:
             load.sampled_sequences += 1
+            load.forked_outputs += sequence.forks
 
     def _finish_prefills(self, now: int) -> None:
         for sequence in list(self.prefilling):

@@ -11,7 +11,8 @@ class StepLoad:
     ``decode_pages`` pages; ``decode_windowed_tokens`` is the sum of min(context, window), 0 without windowed layers.
     Prefill: ``prefill_tokens`` new prompt tokens of ``prefill_sequences`` chunks; ``prefill_pairs`` sums
     new * before + new * (new + 1) / 2, ``prefill_context_tokens`` sums before + new, in ``prefill_pages`` pages.
-    ``sampled_sequences`` rows of logits are computed. Memory: ``new_pages`` taken, ``copied_bytes`` read and written
+    ``sampled_sequences`` rows of logits are computed; ``forked_outputs`` outputs more are drawn from rows that several
+    samples share. Memory: ``new_pages`` taken, ``copied_bytes`` read and written
     in HBM (copy-on-write, moves), ``swapped_bytes`` over the host link, ``allocator_cycles`` of bookkeeping.
     """
 
@@ -25,6 +26,7 @@ class StepLoad:
     prefill_sequences: int = 0
     prefill_pages: int = 0
     sampled_sequences: int = 0
+    forked_outputs: int = 0
     new_pages: int = 0
     copied_bytes: int = 0
     swapped_bytes: int = 0

@@ -108,7 +108,7 @@ def test_work_adds_up_to_what_was_asked_for(world: World) -> None:
     assert sum(ledger.oom_events.values()) == len(ledger.events)
     assert recorder.busy_ns <= run.ended_ns
     completed = [i for i, outcome in enumerate(ledger.outcome) if outcome == Outcome.completed]
-    samples = int(requests.samples.max(initial=1))
+    samples = int(max(requests.samples.max(initial=1), requests.beam_width.max(initial=1)))
     assert recorder.output_tokens >= samples * sum(ledger.output_tokens[i] for i in completed)
     lost_midway = {Outcome.oom_decode, Outcome.unfinished}
     if samples > 1:
