@@ -384,6 +384,20 @@ def calibrate(
 
 
 @app.command()
+def claims(output_format: OutputFormat = Format.table) -> None:
+    """Quantitative claims of two articles on paged KV caches, each computed by this program: claim, value, verdict."""
+    from simulator.claims import check_claims
+
+    found = check_claims()
+    if output_format is Format.json:
+        _print_json([claim.to_dict() for claim in found])
+    else:
+        from simulator.claims_view import print_claims
+
+        print_claims(found)
+
+
+@app.command()
 def compare(
     scenario: ScenarioName,
     *,

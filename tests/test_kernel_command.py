@@ -142,3 +142,18 @@ def test_what_cannot_be_calibrated_is_refused(
     code, _, err = simulate("calibrate", "azure_conv", *words)
     assert code == 2
     assert message in err
+
+
+def test_claims_are_listed_with_claim_value_formula_and_verdict(simulate: Run) -> None:
+    code, out, _ = simulate("claims", "--format", "json")
+    entries = json.loads(out)
+    assert code == 0
+    assert len(entries) == 37
+    for entry in entries:
+        assert entry["claimed"]
+        assert entry["formula"]
+        assert entry["verdict"]
+        assert {value["name"] for value in entry["computed"]}
+    code, out, _ = simulate("claims")
+    assert code == 0
+    assert out.startswith("37 claims: ")
