@@ -25,6 +25,7 @@ class Profile:
     prompt that leaves less than the watermark free is refused even by an empty pool. ``alone_without_threshold``: the
     only live sequence may compute more prompt tokens a step than ``long_prefill_token_threshold``.
     ``append_reserve``: a decode needs free pages as if all that it touches were new (see ``append_reserve``).
+    ``whole_page_chunks``: with prefix caching, a prompt's chunks end with a page.
     ``token_budget``: admission keeps room for a share of the tokens to come (see ``token_budget``).
     """
 
@@ -41,6 +42,7 @@ class Profile:
     alone_without_threshold: bool = False
     append_reserve: bool = False
     token_budget: bool = False
+    whole_page_chunks: bool = False
 
 
 PROFILES: dict[ProfileName, Profile] = {
@@ -51,6 +53,7 @@ PROFILES: dict[ProfileName, Profile] = {
         *("lifo", 0.01, True, 0, False, False, True, True, "last_admitted"),
         watermark_when_idle=True,
         append_reserve=True,
+        whole_page_chunks=True,
     ),
     "sglang": Profile("lifo", 0.0, True, 0, False, False, True, True, "fewest_outputs", token_budget=True),
     "cann-recipes": Profile("fifo", 0.0, True, 64, True, False, False, False, "last_admitted"),
@@ -66,6 +69,7 @@ class AdmissionRules:
     reserved_tokens_per_request: int
     watermark_when_idle: bool
     alone_without_threshold: bool
+    whole_page_chunks: bool
 
 
 def admission_rules(engine: EngineConfig) -> AdmissionRules:
@@ -83,4 +87,5 @@ def admission_rules(engine: EngineConfig) -> AdmissionRules:
         ),
         watermark_when_idle=profile.watermark_when_idle,
         alone_without_threshold=profile.alone_without_threshold,
+        whole_page_chunks=profile.whole_page_chunks,
     )

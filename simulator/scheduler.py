@@ -315,7 +315,16 @@ class Scheduler:
         threshold = self.engine.long_prefill_token_threshold
         if threshold and not (self._rules.alone_without_threshold and self._alone()):
             tokens = min(tokens, threshold)
-        return min(tokens, budget)
+        return self._whole_pages(tokens, budget) if tokens > budget else tokens
+
+    def _whole_pages(self, tokens: int, budget: int) -> int:
+        """What of a prompt's ``tokens`` to compute with a ``budget`` below them: vLLM 0.6 cuts at the end of a page if
+        full pages are to be found again, unless a whole step has room for less than a page."""
+        if self._rules.whole_page_chunks and self.allocator.caches_prefixes:
+            cut = budget - budget % self.allocator.tile_tokens
+            if cut or budget < self.engine.max_num_batched_tokens:
+                return cut
+        return budget
 
     def _alone(self) -> bool:
         return len(self.running) + len(self.waiting) + len(self.swapped) <= 1

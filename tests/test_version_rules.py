@@ -2,10 +2,10 @@
 
 import pytest
 from cow_world import Sequence as Owner
-from engine_worlds import FixedCost, World, requests_of
+from engine_worlds import BYTES_PER_TOKEN, FixedCost, World, requests_of
 from test_scheduler_cases import Desk
 
-from simulator.allocators.paged import plain_layout
+from simulator.allocators.paged import PagedAllocator, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.sharing import RULES
 from simulator.config import EngineConfig
@@ -147,3 +147,71 @@ def test_0_11_counts_a_waiting_request_at_every_step_that_refuses_it(profile: st
     assert run.recorder.steps == 7 + 2
     assert engine.allocator.totals.prefix_query_tokens == 20 * queries
     assert engine.allocator.totals.prefix_hit_tokens == 0
+
+
+# ---- vLLM 0.6.3: chunked prefill with prefix caching, swapping of groups
+
+
+def caching_desk(**settings: int) -> Desk:
+    desk = Desk(blocks=64, block_size=4, host=8, profile="vllm-0.6", max_num_batched_tokens=64, **settings)
+    desk.allocator.caches_prefixes = True
+    return desk
+
+
+def test_with_prefix_caching_a_cut_prompt_ends_with_a_block() -> None:
+    # tests/core/test_chunked_prefill_scheduler.py, test_perfix_caching: 50 + 12 of a budget of 64, not 50 + 14.
+    desk = caching_desk()
+    desk.add(50, 50, output=1)
+    assert desk.step() == [50, 12]
+    assert desk.step() == [0, 38]
+
+
+def test_a_budget_below_a_page_is_used_all_the_same() -> None:
+    desk = Desk(blocks=64, block_size=16, host=8, profile="vllm-0.6", max_num_batched_tokens=10, max_num_seqs=4)
+    desk.allocator.caches_prefixes = True
+    desk.add(25, output=1)
+    assert [desk.step() for _ in range(3)] == [[10], [10], [5]]
+
+
+def test_of_three_requests_of_two_samples_the_last_is_swapped_as_a_whole() -> None:
+    """tests/core/test_scheduler.py, test_decode_swap_beam_search: the third group cannot append, and goes to the host.
+
+    Sixteen pages of 4: three prompts of 8 take two pages each, the first append one more for each of the six samples.
+    For the thirteenth token each needs another; there are four."""
+    world = World(
+        requests=requests_of([(0, 8, 6)] * 3, samples=2),
+        engine=EngineConfig(profile="vllm-0.6", on_oom="preempt_swap", max_num_seqs=8, max_num_batched_tokens=64),
+        kind="paged_cow",
+        pool_pages=16,
+        options={"enable_prefix_caching": False},
+    )
+    run, _ = world.run()
+    assert run.ledger.outcome.tolist() == [Outcome.completed] * 3
+    assert run.ledger.preemptions.tolist() == [0, 0, 1]
+    # two shared pages and a private one a sample, out and in again
+    assert run.ledger.swapped_bytes == 2 * (2 + 2) * 4 * BYTES_PER_TOKEN
+    assert run.ledger.recomputed_tokens == 0
+
+
+def test_without_prefix_caching_nothing_is_looked_up() -> None:
+    world = World(
+        requests=requests_of([(0, 20, 7), (50, 20, 2)], prefixes=[(1, 20), (1, 20)]),
+        engine=EngineConfig(profile="vllm-0.33", max_num_seqs=4, max_num_batched_tokens=64),
+        kind="paged_cow",
+        pool_pages=16,
+        options={"enable_prefix_caching": False},
+    )
+    totals = world.run()[1].allocator.totals
+    assert (totals.prefix_query_tokens, totals.prefix_hit_tokens, totals.evictions) == (0, 0, 0)
+
+
+# ---- pages of one layer: vAttention (microsoft/vattention, utils.h)
+
+
+@pytest.mark.parametrize(("tokens", "mib"), [(1, 128), (1024, 128), (1025, 256)])
+def test_two_mebibytes_for_k_and_for_v_of_a_layer_hold_1024_tokens(tokens: int, mib: int) -> None:
+    # Llama-3-8B: 8 KV heads of 128 in 2 bytes are 2 KiB a token for K and for V; 32 layers take 64 pages of 2 MiB.
+    layout = PageLayout(1024, 4 * 2**20, (PageGroup(131_072, copies=32),))
+    allocator = PagedAllocator(layout, max_pages=640)
+    assert allocator.admit(Owner(0, tokens, 1), tokens) is not None
+    assert allocator.allocated_bytes == mib * 2**20

@@ -161,6 +161,8 @@ class Allocator(ABC):
     tail_bytes: int
     #: whether one sequence can be forked into several that share memory
     can_fork: bool = False
+    #: whether full pages of one sequence are found again by others
+    caches_prefixes: bool = False
     #: whether free memory can be in pieces, so that the largest one that can be placed is smaller than all of it
     fragments: bool = False
     #: whether a refused request makes the allocator move pages, so that asking again may succeed

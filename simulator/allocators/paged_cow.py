@@ -46,7 +46,7 @@ class PagedCowAllocator(SharedTables):
     ) -> None:
         super().__init__(layout, max_pages=max_pages, rules=rules, chunk_tokens=chunk_tokens, host=host)
         self.rules = rules
-        self.enable_prefix_caching = enable_prefix_caching
+        self.enable_prefix_caching = self.caches_prefixes = enable_prefix_caching
         self._names_one_by_one = rules.deduplicate or rules.computed_next_step
         self._uncomputed: set[int] = set()
         # demand, known tokens, version of the pages, answer: a blocked request asks again at every step
