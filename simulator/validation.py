@@ -17,6 +17,8 @@ from simulator.version import version
 #: family to its title and the modules of ``validating`` that check it
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "engines": ("Engines' own numbers", ("engine_lines", "engine_budgets")),
+    "paper": ("The PagedAttention paper", ("paper",)),
+    "prefix": ("Prefix cache", ("prefix",)),
 }
 
 

@@ -12,7 +12,7 @@ _INTRODUCTION = """# Validation
 
 Written by `simulate validate {options}--write-docs`; run it yourself, everything it needs is in the package.
 Expected values come from the sources named in the tables: public logs, papers, test suites of engines, vendor
-documents, closed forms. Nothing is tuned to pass: what does not hold stays here, with what is known about the difference.
+documents, closed forms. Nothing is tuned to pass: what does not hold stays here, with what is known about it.
 
 **{answer}**
 

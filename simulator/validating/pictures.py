@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from simulator.plots.style import DASHES, GRID, LINES, figure, legend, panels, styled, svg_bytes
 from simulator.validating.check import Check
 
+_PARTS = ("tokens", "reserved", "internal", "external")
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:
@@ -19,9 +21,15 @@ class Picture:
     y_label: str
     log_x: bool = False
     log_y: bool = False
+    ticks: tuple[str, ...] = ()
 
 
-PICTURES: dict[str, Picture] = {}
+PICTURES = {
+    "orca": Picture("paper", "breakdown", "Where Orca's memory goes", "", "percent of the slots", ticks=_PARTS),
+    "mooncake": Picture(
+        "prefix", "mooncake", "Prefix-cache hits of the Mooncake trace", "blocks in the pool", "hits", log_x=True
+    ),
+}
 
 
 def family_of(name: str) -> str:
@@ -72,6 +80,8 @@ def _svg(picture: Picture, curves: dict[str, _Points]) -> bytes:
     legend(drawn, picture.title, entries, columns=3)
     axes.set_xlabel(picture.x_label)
     axes.set_ylabel(picture.y_label)
+    if picture.ticks:
+        axes.set_xticks(range(len(picture.ticks)), picture.ticks)
     if picture.log_x:
         axes.set_xscale("log")
     if picture.log_y:
