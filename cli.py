@@ -68,7 +68,7 @@ class _Commands(TyperGroup):
 
 
 def _complete_scenario(incomplete: str) -> list[str]:
-    from simulator.catalogue import scenario_names
+    from simulator.loading.catalogue import scenario_names
 
     beside = [str(path) for path in Path().glob(f"{incomplete}*.yaml")]
     return [name for name in (*scenario_names(), *sorted(beside)) if name.startswith(incomplete)]
@@ -146,12 +146,12 @@ def run(
 
     Writes a report folder: a page, pictures, tables, and a manifest to do it again.
     """
-    from simulator import output
-    from simulator.interrupt import asked_to_stop
-    from simulator.manifest import RunOptions
-    from simulator.progress import reporting
-    from simulator.reporting import run_into
     from simulator.scenario import load_scenario
+    from simulator.showing import output
+    from simulator.showing.interrupt import asked_to_stop
+    from simulator.showing.manifest import RunOptions
+    from simulator.showing.progress import reporting
+    from simulator.showing.reporting import run_into
 
     loaded = load_scenario(scenario, settings or ())
     chosen = _chosen_allocators(loaded, allocator or ())
@@ -175,7 +175,7 @@ def run(
     if output_format is Format.json:
         _print_json(document)
     else:
-        from simulator import terminal
+        from simulator.showing import terminal
 
         terminal.print_runs(document["runs"])
     if folder is not None and not quiet:
@@ -203,9 +203,9 @@ def explain(
 
     Runs the same arrivals again with other allocators, page sizes and larger pools.
     """
-    from simulator.explain_oom import explain_oom
-    from simulator.oom_state import Wanted
+    from simulator.planning.explain_oom import explain_oom
     from simulator.scenario import load_scenario
+    from simulator.serving.oom_state import Wanted
 
     loaded = load_scenario(scenario, settings or ())
     label = (_chosen_allocators(loaded, [allocator]) or ("",))[0] if allocator is not None else None
@@ -217,7 +217,7 @@ def explain(
     if output_format is Format.json:
         _print_json(document)
         return
-    from simulator import explain_table
+    from simulator.showing import explain_table
 
     explain_table.print_explanation(document)
 
@@ -230,9 +230,9 @@ def rerun(
     quiet: Quiet = False,
 ) -> None:
     """Do the run of a results folder again, from its manifest, and compare every byte (exit 3 if any differs)."""
-    from simulator.interrupt import asked_to_stop
-    from simulator.progress import reporting
-    from simulator.reporting import rerun as do_again
+    from simulator.showing.interrupt import asked_to_stop
+    from simulator.showing.progress import reporting
+    from simulator.showing.reporting import rerun as do_again
 
     with reporting(enabled=not quiet) as progress, asked_to_stop() as interrupted:
         changed = do_again(folder, out, progress=progress, interrupted=interrupted)
@@ -252,7 +252,7 @@ def report(
     language: ReportLanguage = None,
 ) -> None:
     """Make the page and pictures of a results folder again, or one page for several folders side by side."""
-    from simulator.reporting import compare_folders, render_again
+    from simulator.showing.reporting import compare_folders, render_again
 
     chosen = None if language is None else language.value
     page = render_again(folders[0], chosen) if len(folders) == 1 else compare_folders(folders, out, chosen)
@@ -274,7 +274,7 @@ def memory(
     output_format: OutputFormat = Format.table,
 ) -> None:
     """Where one device's memory goes: weights, activations, runtime, and how many KV tokens the rest holds."""
-    from simulator.static import budget_scenario
+    from simulator.loading.static import budget_scenario
 
     loaded = budget_scenario(
         scenario, settings or (), model=model, device=device, count=count, max_model_len=max_model_len
@@ -283,7 +283,7 @@ def memory(
     if output_format is Format.json:
         _print_json(document)
     else:
-        from simulator import terminal
+        from simulator.showing import terminal
 
         target = loaded.loaded_device
         terminal.print_budget(document, f"{loaded.loaded_model.name} on {target.count} x {target.name}")
@@ -321,10 +321,10 @@ def kernel(
     output_format: OutputFormat = Format.table,
 ) -> None:
     """What page-level attention costs by page size: bytes, look-ups, cycles, what bounds it; the page size to take."""
-    from simulator import kernel_view
-    from simulator.kernel_answer import kernel_answer, parse_page_sizes
-    from simulator.static import budget_scenario
-    from simulator.tiles import KernelOptions
+    from simulator.kernels.kernel_answer import kernel_answer, parse_page_sizes
+    from simulator.kernels.tiles import KernelOptions
+    from simulator.loading.static import budget_scenario
+    from simulator.showing import kernel_view
 
     answer = kernel_answer(
         budget_scenario(scenario, settings or (), model=model, device=device, count=count),
@@ -361,7 +361,7 @@ def calibrate(
     """Fit figures of the scenario's device to measured step times or transfers; say which the data cannot tell."""
     from simulator import calibrate as calibration
     from simulator.files import write_text
-    from simulator.measured_rows import read_measured
+    from simulator.kernels.measured_rows import read_measured
     from simulator.scenario import load_scenario
 
     loaded, rows = load_scenario(scenario, settings or ()), read_measured(measured)
@@ -378,7 +378,7 @@ def calibrate(
     if output_format is Format.json:
         _print_json(found.to_dict())
     else:
-        from simulator.calibrate_view import print_calibration
+        from simulator.showing.calibrate_view import print_calibration
 
         print_calibration(found, rows)
 
@@ -392,7 +392,7 @@ def claims(output_format: OutputFormat = Format.table) -> None:
     if output_format is Format.json:
         _print_json([claim.to_dict() for claim in found])
     else:
-        from simulator.claims_view import print_claims
+        from simulator.showing.claims_view import print_claims
 
         print_claims(found)
 
@@ -417,9 +417,9 @@ def compare(
 ) -> None:
     """Which allocator loses fewer requests: all meet the same requests in each of several replications."""
     from simulator import planner
-    from simulator.grid import parse_axis
-    from simulator.progress import reporting
-    from simulator.tasks import usable_processes
+    from simulator.planning.grid import parse_axis
+    from simulator.planning.tasks import usable_processes
+    from simulator.showing.progress import reporting
 
     axis = parse_axis(vary, "--vary") if vary else None
     scenarios = planner.varied(scenario, planner.with_seed(settings or (), seed), axis)
@@ -438,7 +438,7 @@ def compare(
             planner.comparison_document(scenarios[0], found, axis, replications=replications, confidence=confidence)
         )
         return
-    from simulator import compare_table
+    from simulator.showing import compare_table
 
     if axis is None:
         compare_table.print_comparison(found[0])
@@ -470,10 +470,10 @@ def size(
 ) -> None:
     """The smallest pool that keeps a target with confidence, and the settings that follow from it."""
     from simulator import planner
-    from simulator.progress import reporting
+    from simulator.planning.size_document import print_size, size_document
+    from simulator.planning.tasks import usable_processes
     from simulator.scenario import load_scenario
-    from simulator.size_document import print_size, size_document
-    from simulator.tasks import usable_processes
+    from simulator.showing.progress import reporting
 
     loaded = load_scenario(scenario, planner.with_seed(settings or (), seed))
     index = planner.sizable(loaded, _chosen_allocators(loaded, [allocator] if allocator else ()))
@@ -498,6 +498,57 @@ def size(
         raise typer.Exit(NO)
 
 
+@app.command()
+def sweep(
+    scenario: ScenarioName,
+    *,
+    grid: Annotated[
+        list[str], typer.Option("--grid", metavar="KEY=A:B:STEP", help="Values of a key (or KEY=A,B,C). Repeatable.")
+    ],
+    replications: Annotated[int, typer.Option(min=1, help="Independent repetitions of each point.")] = 1,
+    allocator: Annotated[
+        list[str] | None, typer.Option("--allocator", metavar="NAME", help="Only this allocator. Repeatable.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder; default: reports/<name>-sweep.")
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option("--dask", metavar="ADDRESS", help="Run on a Dask cluster: tcp://host:port, or local.")
+    ] = None,
+    settings: Settings = None,
+    seed: Seed = None,
+    jobs: Jobs = None,
+    output_format: OutputFormat = Format.table,
+    quiet: Quiet = False,
+) -> None:
+    """One row of metrics for every combination of some keys' values, in a Parquet file; goes on where it stopped."""
+    from simulator import planner
+    from simulator.planning.grid import parse_axis
+    from simulator.planning.tasks import usable_processes
+    from simulator.scenario import load_scenario
+    from simulator.showing.output import default_folder
+    from simulator.showing.progress import reporting
+
+    changes = planner.with_seed(settings or (), seed)
+    axes = [parse_axis(one, "--grid") for one in grid]
+    loaded = load_scenario(scenario, changes)
+    folder = default_folder(f"{loaded.name}-sweep") if out is None else out
+    chosen = _chosen_allocators(loaded, allocator or ())
+    with reporting(enabled=not quiet) as progress:
+        done = planner.swept(
+            planner.sweep_points(scenario, changes, axes, replications=replications, allocators=chosen),
+            folder,
+            jobs=usable_processes(jobs),
+            dask=dask,
+            progress=progress,
+        )
+    if output_format is Format.json:
+        _print_json({"points": done.points, "resumed": done.resumed, "rows": done.rows, "parquet": str(done.parquet)})
+    else:
+        earlier = f", {done.resumed:,} of them from an earlier run" if done.resumed else ""
+        typer.echo(f"{done.points:,} points{earlier}, {done.rows:,} rows: {done.parquet}")
+
+
 @app.command(name="cache-curve")
 def cache_curve(
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file with block ids, or a shipped trace.")],
@@ -512,9 +563,9 @@ def cache_curve(
     output_format: OutputFormat = Format.table,
 ) -> None:
     """Prefix-cache hits of a trace against the size of the pool, all sizes in one pass."""
-    from simulator import cache_curve_table as table
-    from simulator.cache_curve import cache_curves
-    from simulator.traces import trace_path
+    from simulator.planning.cache_curve import cache_curves
+    from simulator.showing import cache_curve_table as table
+    from simulator.traffic.traces import trace_path
 
     policies, sizes = table.parse_policies(policy or ()), table.parse_capacities(capacity)
     curves = cache_curves(trace_path(trace), policies, sizes, block_tokens=block_tokens)
@@ -570,13 +621,13 @@ def list_(
     output_format: OutputFormat = Format.table,
 ) -> None:
     """List the shipped models, devices or scenarios, or the allocators."""
-    from simulator import listing
+    from simulator.showing import listing
 
     rows = listing.rows(what.value)
     if output_format is Format.json:
         _print_json(rows)
     else:
-        from simulator import terminal
+        from simulator.showing import terminal
 
         terminal.print_rows("", listing.as_text(rows))
 
@@ -587,8 +638,8 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a commented scenario to start from."""
-    from simulator.catalogue import starter_text
     from simulator.files import write_text
+    from simulator.loading.catalogue import starter_text
 
     write_text(file, starter_text(), replace=force)
     _note(f"wrote {file}; run it with: simulate {file}")
@@ -597,7 +648,7 @@ def init(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of scenario files, for editors."""
-    from simulator.schema import scenario_schema
+    from simulator.loading.schema import scenario_schema
 
     _print_json(scenario_schema())
 
@@ -635,8 +686,8 @@ def with_command(words: Sequence[str], commands: Sequence[str]) -> list[str]:
     first = words[0]
     if first.startswith("-") or _names_scenario(first):
         return ["run", *words]
-    from simulator.catalogue import scenario_names
     from simulator.errors import InputError, Problem, nearest_name, printable
+    from simulator.loading.catalogue import scenario_names
 
     shipped = scenario_names()
     message = f"{printable(first)!r} is no command, no file and no shipped scenario"
@@ -650,7 +701,7 @@ _GROUP_OPTIONS = ("--help", "-h", "--version", "--install-completion", "--show-c
 def _names_scenario(word: str) -> bool:
     if word.endswith((".yaml", ".yml")) or "/" in word:
         return True
-    from simulator.catalogue import is_scenario
+    from simulator.loading.catalogue import is_scenario
 
     return is_scenario(word)
 
@@ -679,8 +730,8 @@ def _chosen_allocators(scenario: "Scenario", names: Sequence[str]) -> tuple[str,
 
 def _results_folder(name: str, out: Path | None, *, wanted: bool) -> Path | None:
     """Where a run's results go; ``None``: nowhere."""
-    from simulator import output
     from simulator.errors import InputError, Problem
+    from simulator.showing import output
 
     if not wanted and out is not None:
         raise InputError([Problem(option="--no-report", message="writes nothing, so --out has no use: drop one")])

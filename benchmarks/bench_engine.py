@@ -12,8 +12,8 @@ import pytest
 
 from simulator.metrics import RunResult
 from simulator.scenario import Scenario, parse_scenario
+from simulator.serving.pool import build_allocator
 from simulator.simulation import pool_parts, run_one
-from simulator.pool import build_allocator
 
 CHAT = """
 device: {preset: 910B3, count: 1}

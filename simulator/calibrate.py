@@ -13,10 +13,10 @@ from typing import Any
 from simulator.config import EngineConfig
 from simulator.cost import StepCost, StepLoad
 from simulator.device import FIGURES, Device
-from simulator.dma import make_dma
 from simulator.errors import InputError, Problem, nearest_name
-from simulator.measured_rows import StepRow, TransferRow
-from simulator.model_shape import Model
+from simulator.kernels.dma import make_dma
+from simulator.kernels.measured_rows import StepRow, TransferRow
+from simulator.models.model_shape import Model
 from simulator.units import ceil_div
 
 # How far a parameter may move from its present value, as factors.

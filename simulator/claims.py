@@ -85,13 +85,13 @@ def _checked(entry: Mapping[str, Any], check: Check) -> Claim:
 
 
 def _checks() -> dict[str, Check]:
-    from simulator import claims_kernel, claims_memory
+    from simulator.claiming import claims_kernel, claims_memory
 
     return claims_memory.CHECKS | claims_kernel.CHECKS
 
 
 def _entries() -> list[dict[str, Any]]:
-    from simulator.yaml_source import read_yaml
+    from simulator.loading.yaml_source import read_yaml
 
     entries: list[dict[str, Any]] = read_yaml(CLAIMS).data["claims"]
     return entries

@@ -8,14 +8,14 @@ parameter, and the device work is the roofline of what is moved and computed.
 from functools import lru_cache
 from typing import Any
 
-from simulator import roofline
 from simulator.config import EngineConfig
-from simulator.decode_attention import attention_seconds, group_attention
 from simulator.device import Device
-from simulator.model_shape import Model, kv_dtype_bytes
-from simulator.stages import StageCost, breakdown
-from simulator.step_load import StepLoad
-from simulator.tiles import KernelOptions
+from simulator.kernels import roofline
+from simulator.kernels.decode_attention import attention_seconds, group_attention
+from simulator.kernels.stages import StageCost, breakdown
+from simulator.kernels.step_load import StepLoad
+from simulator.kernels.tiles import KernelOptions
+from simulator.models.model_shape import Model, kv_dtype_bytes
 from simulator.units import NS_PER_S
 
 __all__ = ["StageCost", "StepCost", "StepLoad"]

@@ -22,9 +22,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 
 from simulator.errors import InputError, Problem, nearest_name
-from simulator.explain import complaints, to_problems
 from simulator.fields import Bandwidth, Bytes, Config, Flops, Hertz, Ratio, Seconds
-from simulator.yaml_source import KeyPath, YamlSource, dotted, read_yaml
+from simulator.loading.explain import complaints, to_problems
+from simulator.loading.yaml_source import KeyPath, YamlSource, dotted, read_yaml
 
 Confidence = Literal["vendor", "measured", "assumed"]
 T = TypeVar("T")

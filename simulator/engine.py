@@ -14,18 +14,18 @@ import simpy
 from simpy.events import EventPriority
 
 from simulator.allocators.base import Allocator
-from simulator.batch import DecodeBatch
 from simulator.config import EngineConfig
 from simulator.cost import StepCost
-from simulator.leap import Leap
-from simulator.ledger import Ledger
-from simulator.members import members_of
-from simulator.recorder import Recorder
-from simulator.requests import Requests
+from simulator.kernels.step_load import StepLoad
 from simulator.scheduler import Scheduler
-from simulator.schedulers import SCHEDULERS
-from simulator.sequence import Outcome, State
-from simulator.step_load import StepLoad
+from simulator.serving.batch import DecodeBatch
+from simulator.serving.leap import Leap
+from simulator.serving.ledger import Ledger
+from simulator.serving.members import members_of
+from simulator.serving.recorder import Recorder
+from simulator.serving.schedulers import SCHEDULERS
+from simulator.serving.sequence import Outcome, State
+from simulator.traffic.requests import Requests
 
 EndedBecause = Literal["completed", "horizon", "livelock", "interrupted"]
 Process = Generator[simpy.Event, Any, None]

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.compute import TileCompute, tile_compute
 from simulator.device import Device
-from simulator.dma import Dma, make_dma
-from simulator.kernel_fast import Seconds, fast_array, fast_seconds
-from simulator.kernel_form import KernelForm, Timing
-from simulator.kernel_share import exact_shares, mean_share
-from simulator.tiles import QUERY_BYTES, TABLE_ENTRY_BYTES, AttentionShape, KernelOptions, TilePlan, plan_tiles
+from simulator.kernels.compute import TileCompute, tile_compute
+from simulator.kernels.dma import Dma, make_dma
+from simulator.kernels.kernel_fast import Seconds, fast_array, fast_seconds
+from simulator.kernels.kernel_form import KernelForm, Timing
+from simulator.kernels.kernel_share import exact_shares, mean_share
+from simulator.kernels.tiles import QUERY_BYTES, TABLE_ENTRY_BYTES, AttentionShape, KernelOptions, TilePlan, plan_tiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

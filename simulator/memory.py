@@ -13,10 +13,10 @@ the pool of a device with the largest weights and the largest KV bytes per token
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from simulator.activations import activation_bytes
 from simulator.config import EngineConfig
 from simulator.device import Device
 from simulator.model import Model, kv_dtype_bytes
+from simulator.models.activations import activation_bytes
 from simulator.units import ceil_div, format_bytes
 
 
@@ -98,7 +98,7 @@ def memory_budget(device: Device, model: Model, engine: EngineConfig, *, page_si
     ``ValueError`` for a split the model cannot have, a ``max_model_len`` beyond the model's, and a
     ``kv_capacity_bytes`` beyond what the budget leaves.
     """
-    from simulator.ways_out import ways_out  # it asks back for budgets of changed settings
+    from simulator.models.ways_out import ways_out  # it asks back for budgets of changed settings
 
     budget = plain_budget(device, model, engine, page_size=page_size)
     wanted, left = device.kv_capacity_bytes, budget.kv_bytes_available

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from simulator.allocators.base import Allocator
 from simulator.engine import EngineRun
-from simulator.ledger import CAUSES, NEVER
-from simulator.requests import Requests
-from simulator.sequence import Outcome
+from simulator.serving.ledger import CAUSES, NEVER
+from simulator.serving.sequence import Outcome
+from simulator.traffic.requests import Requests
 from simulator.units import NS_PER_S
 
 Columns = dict[str, npt.NDArray[Any]]

@@ -10,9 +10,16 @@ from pydantic import Field, model_validator
 
 from simulator.errors import InputError, Problem, nearest_name
 from simulator.fields import Config
-from simulator.hf_config import model_from_config
-from simulator.model_shape import AttentionGroup, AttentionKind, LayerShape, Model, kv_dtype_bytes, with_weight_dtype
-from simulator.text_source import decoded, read_bytes
+from simulator.loading.text_source import decoded, read_bytes
+from simulator.models.hf_config import model_from_config
+from simulator.models.model_shape import (
+    AttentionGroup,
+    AttentionKind,
+    LayerShape,
+    Model,
+    kv_dtype_bytes,
+    with_weight_dtype,
+)
 
 __all__ = [
     "AttentionGroup",

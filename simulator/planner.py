@@ -1,18 +1,22 @@
 """The planner's questions as commands ask them: scenario in, one JSON document out."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from simulator.compare import Comparison, compare
 from simulator.errors import InputError, Problem
-from simulator.grid import Axis
-from simulator.overrides import Override
+from simulator.loading.overrides import Override
+from simulator.planning.compare import Comparison, compare
+from simulator.planning.grid import Axis
+from simulator.planning.size import SizeAnswer, size
+from simulator.planning.sizing import Effort
+from simulator.planning.target import Target, parse_target
+from simulator.planning.tasks import processes, watched
 from simulator.scenario import Scenario, load_scenario
-from simulator.size import SizeAnswer, size
-from simulator.sizing import Effort
-from simulator.target import Target, parse_target
-from simulator.tasks import processes, watched
 from simulator.version import version
+
+if TYPE_CHECKING:
+    from simulator.sweep import Point, Swept
 
 Progress = Callable[[str, int, int], None]
 
@@ -120,3 +124,33 @@ def _recorded(scenario: Scenario, effort: Effort) -> Effort:
     """A recorded trace is the same in every replication, unless it is sampled: running it twice tells nothing."""
     sample = getattr(scenario.workload.arrivals, "sample", 1.0)
     return effort if sample < 1 else Effort(first=1, most=1, step_ratio=effort.step_ratio)
+
+
+def sweep_points(
+    name: str,
+    settings: Sequence[str | Override],
+    axes: Sequence[Axis],
+    *,
+    replications: int,
+    allocators: tuple[str, ...] | None,
+) -> "list[Point]":
+    """The points of a sweep; see ``sweep.grid_points``."""
+    from simulator.sweep import grid_points
+
+    return grid_points(name, settings, axes, replications=replications, allocators=allocators)
+
+
+def swept(
+    points: "Sequence[Point]", folder: Path, *, jobs: int, dask: str | None = None, progress: Progress | None = None
+) -> "Swept":
+    """Run a sweep on ``jobs`` processes here, or on the Dask cluster at ``dask``. Raises ``InputError``."""
+    from simulator.sweep import sweep
+
+    if dask is None:
+        cluster = processes(jobs)
+    else:
+        from simulator.planning.dask_runner import dask_cluster
+
+        cluster = dask_cluster(dask, jobs)
+    with cluster as runner:
+        return sweep(points, folder, watched(runner, progress, "sweep"))

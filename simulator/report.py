@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator import words
-from simulator.plots import PICTURES, style
-from simulator.report_data import ReportData, RunData, read_folder, read_folders
-from simulator.report_rows import ROWS, telling_rows
-from simulator.report_tables import Table, tables
-from simulator.terminal import cause_shares, percent
+from simulator.showing import words
+from simulator.showing.plots import PICTURES, style
+from simulator.showing.report_data import ReportData, RunData, read_folder, read_folders
+from simulator.showing.report_rows import ROWS, telling_rows
+from simulator.showing.report_tables import Table, tables
+from simulator.showing.terminal import cause_shares, percent
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from simulator.manifest import Outputs
+    from simulator.showing.manifest import Outputs
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SLIDER_INSTANTS = 100
@@ -244,7 +244,7 @@ def _budget(memory: Mapping[str, Any]) -> Table:
 
 
 def _yaml(scenario: Mapping[str, Any]) -> str:
-    from simulator.output import scenario_yaml
+    from simulator.showing.output import scenario_yaml
 
     return scenario_yaml(scenario)
 
@@ -256,7 +256,7 @@ def _slider_json(data: ReportData) -> str:
 
 
 def _slider_map(run: RunData) -> dict[str, Any]:
-    from simulator.pool_map import grid
+    from simulator.serving.pool_map import grid
 
     times, owners = grid(run.pool_map)
     step = -(-len(times) // _SLIDER_INSTANTS)

@@ -17,6 +17,7 @@ STREAMS = (
     "router",
     "think",
     "beams",
+    "launches",
 )
 
 

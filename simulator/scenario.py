@@ -12,17 +12,17 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
-from simulator import checks, explain
-from simulator.catalogue import find_scenario, scenario_dir, scenario_names
 from simulator.config import AllocatorConfig, ContiguousConfig, EngineConfig, FaultConfig, PagedConfig
 from simulator.device import Device, DeviceConfig, load_device
 from simulator.errors import InputError, Problem, printable
 from simulator.fields import Config
+from simulator.loading import checks, explain
+from simulator.loading.catalogue import find_scenario, scenario_dir, scenario_names
+from simulator.loading.overrides import Origins, Override, apply_overrides
+from simulator.loading.yaml_source import KeyPath, YamlSource, parse_dotted, parse_yaml, read_yaml
 from simulator.memory import MemoryBudget, memory_budget
 from simulator.model import Model, ModelConfig, load_model
-from simulator.overrides import Origins, Override, apply_overrides
 from simulator.workload import Requests, WorkloadConfig, generate
-from simulator.yaml_source import KeyPath, YamlSource, parse_dotted, parse_yaml, read_yaml
 
 _DEFAULT_ALLOCATORS = (ContiguousConfig(kind="contiguous"), PagedConfig(kind="paged"))
 

@@ -10,18 +10,18 @@ One step is ``load = schedule(now)`` at its start and ``finish_step(now)`` at it
 
 from collections import deque
 
-from simulator import deadlock
-from simulator.admission import Admission
 from simulator.allocators.base import Allocator, Holding
-from simulator.append_reserve import AppendReserve
-from simulator.batch import DecodeBatch
-from simulator.beams import Beams
 from simulator.config import EngineConfig
 from simulator.cost import StepLoad
-from simulator.ledger import Ledger
-from simulator.pressure import Pressure
 from simulator.profiles import PROFILES
-from simulator.sequence import Outcome, Sequence, State
+from simulator.serving import deadlock
+from simulator.serving.admission import Admission
+from simulator.serving.append_reserve import AppendReserve
+from simulator.serving.batch import DecodeBatch
+from simulator.serving.beams import Beams
+from simulator.serving.ledger import Ledger
+from simulator.serving.pressure import Pressure
+from simulator.serving.sequence import Outcome, Sequence, State
 from simulator.units import ceil_div, to_ns
 
 

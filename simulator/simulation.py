@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from simulator.allocators.base import Allocator
-from simulator.batch import TILE_TOKENS
 from simulator.cost import StepCost
 from simulator.engine import Engine, EngineRun
 from simulator.errors import InputError, Problem
-from simulator.ledger import Ledger
 from simulator.metrics import RunResult, summarise
-from simulator.observation import Observation, observe_allocator
-from simulator.pool import UNLIMITED_PAGES, PoolParts, build_allocator
-from simulator.replay import Replay
-from simulator.requests import Requests
 from simulator.scenario import Scenario
+from simulator.serving.batch import TILE_TOKENS
+from simulator.serving.ledger import Ledger
+from simulator.serving.observation import Observation, observe_allocator
+from simulator.serving.pool import UNLIMITED_PAGES, PoolParts, build_allocator
+from simulator.serving.replay import Replay
+from simulator.traffic.requests import Requests
 from simulator.units import format_bytes, to_ns
 from simulator.version import version
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.report_data import RunData, read_folder
+from simulator.showing.report_data import RunData, read_folder
 
 #: a viewer gets slow beyond; the first ones are kept
 MAX_REQUESTS = 50_000

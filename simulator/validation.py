@@ -19,6 +19,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "engines": ("Engines' own numbers", ("engine_lines", "engine_budgets")),
     "paper": ("The PagedAttention paper", ("paper",)),
     "prefix": ("Prefix cache", ("prefix",)),
+    "theory": ("Theory", ("theory_loss", "theory_queues", "theory_memory")),
 }
 
 

@@ -10,8 +10,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AliasChoices, Field, model_validator
 
-from simulator import draws
-from simulator.arrivals import (
+from simulator.fields import Seconds
+from simulator.rng import stream
+from simulator.traffic import draws
+from simulator.traffic.arrivals import (
     ClosedArrivals,
     DiurnalArrivals,
     FixedArrivals,
@@ -19,10 +21,9 @@ from simulator.arrivals import (
     PoissonArrivals,
     arrival_ns,
 )
-from simulator.fields import Seconds
-from simulator.mmpp import MmppArrivals
-from simulator.request_classes import ClassFields, RequestClass, ResolvedClass, draw_lengths, resolve
-from simulator.requests import (
+from simulator.traffic.mmpp import MmppArrivals
+from simulator.traffic.request_classes import ClassFields, RequestClass, ResolvedClass, draw_lengths, resolve
+from simulator.traffic.requests import (
     MAX_REQUESTS,
     MAX_TIME_S,
     ClosedLoop,
@@ -32,9 +33,8 @@ from simulator.requests import (
     SmallArray,
     offsets_of,
 )
-from simulator.rng import stream
-from simulator.trace_rows import TraceRows
-from simulator.traces import TraceArrivals, load_arrivals, trace_names
+from simulator.traffic.trace_rows import TraceRows
+from simulator.traffic.traces import TraceArrivals, load_arrivals, trace_names
 from simulator.units import to_ns
 
 __all__ = ["ClosedLoop", "Prefixes", "Requests", "WorkloadConfig", "generate", "trace_names"]

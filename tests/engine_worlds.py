@@ -16,9 +16,9 @@ from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.allocators.sharing import RULES
 from simulator.config import ContiguousConfig, DefragTrigger, EngineConfig
 from simulator.engine import Engine, EngineRun
-from simulator.replay import Replay
-from simulator.requests import ClosedLoop, Prefixes, Requests
-from simulator.step_load import StepLoad
+from simulator.kernels.step_load import StepLoad
+from simulator.serving.replay import Replay
+from simulator.traffic.requests import ClosedLoop, Prefixes, Requests
 
 BYTES_PER_TOKEN = 16
 

@@ -17,8 +17,8 @@ from scenario_text import VALID, changed, line_of
 
 import cli
 from simulator.errors import InputError
+from simulator.loading.yaml_source import MAX_BYTES, MAX_NODES, parse_yaml
 from simulator.scenario import Scenario, parse_scenario
-from simulator.yaml_source import MAX_BYTES, MAX_NODES, parse_yaml
 
 ARRIVALS = "    process: poisson\n    rate: 2/s\n"
 PROMPTS = "  prompt_tokens:\n    dist: uniform\n    min: 10\n    max: 200\n"

@@ -12,7 +12,7 @@ from simulator.engine import Engine
 from simulator.errors import InputError
 from simulator.metrics import summarise
 from simulator.scenario import parse_scenario
-from simulator.sequence import Outcome
+from simulator.serving.sequence import Outcome
 
 PAGE_TOKENS = 16
 

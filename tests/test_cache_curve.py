@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cli
-from simulator import block_stream
-from simulator.block_stream import BlockStream, Chunk
-from simulator.cache_curve import CacheCurve, CurvePoint, PolicyName, cache_curves, default_capacities
-from simulator.cache_policies import Fifo, Lfu, belady_hits, items
 from simulator.errors import InputError
-from simulator.stack_distance import LruCurve, smaller_before
-from simulator.traces import trace_path
+from simulator.planning import block_stream
+from simulator.planning.block_stream import BlockStream, Chunk
+from simulator.planning.cache_curve import CacheCurve, CurvePoint, PolicyName, cache_curves, default_capacities
+from simulator.planning.cache_policies import Fifo, Lfu, belady_hits, items
+from simulator.planning.stack_distance import LruCurve, smaller_before
+from simulator.traffic.traces import trace_path
 
 CONVERSATION = trace_path("mooncake_conversation")
 #: computed for the issue by programs of another author: hits and evictions by capacity
@@ -209,7 +209,7 @@ def test_chunks_give_the_same_curves_as_the_whole_trace(small: Path, monkeypatch
     whole = cache_curves(small, policies)
     # A run of rows is at most 16,384 requests: every run is a chunk of its own.
     monkeypatch.setattr(block_stream, "CHUNK_REFERENCES", 1)
-    monkeypatch.setattr("simulator.trace_jsonl._RUN_REQUESTS", 7)
+    monkeypatch.setattr("simulator.traffic.trace_jsonl._RUN_REQUESTS", 7)
     assert len(list(BlockStream(small).chunks())) > 5
     assert cache_curves(small, policies) == whole
 

@@ -5,7 +5,8 @@ from functools import cache
 
 import pytest
 
-from simulator import claims, claims_memory
+from simulator import claims
+from simulator.claiming import claims_memory
 from simulator.claims import Claim, check_claims
 
 GIB, MIB = 2**30, 2**20

@@ -17,9 +17,10 @@ import pytest
 from scenario_text import VALID, changed
 
 import cli
-from simulator import catalogue, output, terminal
 from simulator.errors import InputError
+from simulator.loading import catalogue
 from simulator.scenario import load_scenario
+from simulator.showing import output, terminal
 
 ROOT = Path(cli.__file__).parent
 Run = Callable[..., tuple[int, str, str]]

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import cli
-from simulator.compare import Comparison, compare
 from simulator.errors import InputError
-from simulator.grid import parse_axis
+from simulator.planning.compare import Comparison, compare
+from simulator.planning.grid import parse_axis
+from simulator.planning.tasks import in_order, one_by_one, processes
 from simulator.scenario import Scenario, parse_scenario
 from simulator.simulation import simulate
-from simulator.tasks import in_order, one_by_one, processes
 
 #: contiguous reservations for 256 requests do not fit, pages do
 TIGHT = """\

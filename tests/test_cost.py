@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from simulator.config import EngineConfig
 from simulator.cost import StepCost, StepLoad
 from simulator.device import Device, DeviceConfig, load_device
+from simulator.kernels.stages import STAGES
 from simulator.model import Model, ModelConfig, load_model
-from simulator.stages import STAGES
 from simulator.units import ceil_div
 
 

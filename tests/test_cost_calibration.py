@@ -10,7 +10,7 @@ from simulator.calibrate import calibrate, device_yaml
 from simulator.config import EngineConfig
 from simulator.cost import StepCost, StepLoad
 from simulator.device import Device, DeviceConfig, load_device
-from simulator.measured_rows import StepRow, TransferRow, read_measured
+from simulator.kernels.measured_rows import StepRow, TransferRow, read_measured
 from simulator.model import Model, ModelConfig, load_model
 
 

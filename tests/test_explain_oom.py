@@ -8,9 +8,9 @@ import pytest
 
 import cli
 from simulator.errors import InputError
-from simulator.explain_oom import explain_oom
-from simulator.oom_state import Wanted
+from simulator.planning.explain_oom import explain_oom
 from simulator.scenario import Scenario, parse_scenario
+from simulator.serving.oom_state import Wanted
 
 #: 32 layers, 8 KV heads of 128, K and V of 2 bytes
 TOKEN_BYTES = 131_072

@@ -7,10 +7,10 @@ import pytest
 from simulator.config import EngineConfig
 from simulator.device import Device, DeviceConfig, load_device
 from simulator.kernel import PagedKernel
-from simulator.kernel_table import KernelRow, kernel_table, recommend_page_size
-from simulator.mechanisms import cu_seqlens_copy, extend_while_read, free_list, packing, qkv_read, table_row
+from simulator.kernels.kernel_table import KernelRow, kernel_table, recommend_page_size
+from simulator.kernels.mechanisms import cu_seqlens_copy, extend_while_read, free_list, packing, qkv_read, table_row
+from simulator.kernels.tiles import AttentionShape, KernelOptions, plan_tiles
 from simulator.model import Model, ModelConfig, load_model
-from simulator.tiles import AttentionShape, KernelOptions, plan_tiles
 
 
 @cache

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from simulator.device import Device, DeviceConfig, load_device
 from simulator.kernel import PagedKernel
-from simulator.kernel_agreement import agreement, scattered_tables
-from simulator.kernel_cycles import Launch, simulate_launch
-from simulator.kernel_share import mean_share
+from simulator.kernels.kernel_agreement import Agreement, agreement, scattered_tables
+from simulator.kernels.kernel_cycles import Launch, simulate_launch
+from simulator.kernels.kernel_share import mean_share
+from simulator.kernels.tiles import AttentionShape, KernelOptions
 from simulator.rng import stream
-from simulator.tiles import AttentionShape, KernelOptions
 from simulator.units import ceil_div
 
 DEVICES = {name: load_device(DeviceConfig(preset=name)) for name in ("910B1", "910B2", "910B3", "910B4", "910C")}
@@ -25,31 +25,35 @@ def play(kernel: PagedKernel, contexts: list[int]) -> Launch:
     return simulate_launch(kernel, contexts, scattered_tables(contexts, kernel.plan.page_tokens))
 
 
-def errors(seed: int, count: int, *, mixed: bool, most_pages: int = 1000) -> np.ndarray:
-    """Relative errors of the closed form: every context known when they are ``mixed``, else only sums."""
-    launches = agreement(
-        stream(seed, "faults"), list(DEVICES.values()), count=count, mixed=mixed, most_pages=most_pages
-    )
-    return np.abs([(one.exact_s if mixed else one.sums_s) / one.played_s - 1 for one in launches])
+def launches(seed: int, count: int, *, mixed: bool, most_pages: int = 1000) -> list[Agreement]:
+    return agreement(stream(seed, "launches"), list(DEVICES.values()), count=count, mixed=mixed, most_pages=most_pages)
 
 
-def test_exact_shares_match_the_played_launch_within_two_percent() -> None:
-    found = errors(7, 40, mixed=True)
-    assert np.quantile(found, 0.9) <= 0.02
-    assert found.max() <= 0.06
+def check_agreement(found: list[Agreement], *, mixed: bool) -> None:
+    """Every launch with two tile buffers or more within 2 %; with one buffer, what is true there."""
+    overlapped, serial = [one for one in found if one.buffers > 1], [one for one in found if one.buffers == 1]
+    assert len(overlapped) > len(found) / 5
+    assert len(serial) > len(found) / 5
+    for one in overlapped:
+        assert abs(one.sums_error) <= 0.02, one
+        assert abs(one.exact_error) <= 0.02, one
+    for one in serial:
+        assert abs(one.exact_error) <= 0.05, one
+        assert abs(one.sums_error) <= (0.25 if mixed else 0.03), one
+    # Sums of mixed contexts miss the fullest core when nothing overlaps: about one launch in eight is over 2 %.
+    assert np.mean([abs(one.sums_error) > 0.02 for one in serial]) <= (0.3 if mixed else 0.05)
 
 
-def test_sums_over_equal_contexts_match_the_played_launch_within_two_percent() -> None:
-    found = errors(8, 40, mixed=False)
-    assert np.quantile(found, 0.9) <= 0.02
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_closed_form_matches_the_played_launch(mixed: bool) -> None:
+    check_agreement(launches(7, 45, mixed=mixed), mixed=mixed)
 
 
-# The last few in a hundred are launches of a few microseconds, with one to three pages a core of very unlike fill.
 @pytest.mark.long
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_two_percent_holds_over_a_large_sweep(seed: int) -> None:
-    assert np.quantile(errors(100 + seed, 100, mixed=True, most_pages=3000), 0.96) <= 0.02
-    assert np.quantile(errors(200 + seed, 100, mixed=False, most_pages=3000), 0.98) <= 0.02
+def test_the_closed_form_matches_over_a_large_sweep(seed: int, mixed: bool) -> None:
+    check_agreement(launches(100 + seed, 100, mixed=mixed, most_pages=3000), mixed=mixed)
 
 
 def test_one_page_takes_the_seconds_of_a_hand_calculation() -> None:

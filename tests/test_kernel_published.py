@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from simulator.device import Device, DeviceConfig, load_device
-from simulator.dma import make_dma, read_bandwidth
 from simulator.kernel import PagedKernel
-from simulator.tiles import AttentionShape
+from simulator.kernels.dma import make_dma, read_bandwidth
+from simulator.kernels.tiles import AttentionShape
 
 MATRIX_BYTES = 12288 * 12288 * 2
 

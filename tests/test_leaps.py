@@ -4,11 +4,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from engine_worlds import World, worlds
 from hypothesis import HealthCheck, given, settings
 
-from simulator.sequence import Outcome
-from engine_worlds import World, worlds
-
+from simulator.serving.sequence import Outcome
 
 _FACTS = (
     *("outcome", "arrived_ns", "started_ns", "first_token_ns", "finished_ns", "preemptions", "hit_tokens"),
@@ -44,7 +43,7 @@ def digest(world: World, *, leap: bool) -> dict[str, Any]:
 
 def assert_same(world: World) -> None:
     """With arrays from the second step on, so that small worlds use them too."""
-    with mock.patch("simulator.leap.SHORTEST_STRETCH", 2):
+    with mock.patch("simulator.serving.leap.SHORTEST_STRETCH", 2):
         leaping = digest(world, leap=True)
     stepping = digest(world, leap=False)
     for name, value in stepping.items():

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.activations import activation_bytes
 from simulator.config import EngineConfig
 from simulator.device import Device, DeviceConfig, load_device
 from simulator.memory import memory_budget, request_bytes, request_pages, resolve_max_model_len
 from simulator.model import Model, ModelConfig, load_model, with_weight_dtype
-from simulator.ways_out import largest_model_len
+from simulator.models.activations import activation_bytes
+from simulator.models.ways_out import largest_model_len
 
 GIB = 2**30
 SWAP_SPACE = 4 * GIB

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.hf_config import model_from_config
-from simulator.hf_families import FAMILIES
 from simulator.model import (
     PRESETS,
     Model,
@@ -20,6 +18,8 @@ from simulator.model import (
     model_names,
     with_weight_dtype,
 )
+from simulator.models.hf_config import model_from_config
+from simulator.models.hf_families import FAMILIES
 
 SAFETENSORS = "total parameters in the safetensors index of the Hugging Face repository"
 

@@ -16,15 +16,15 @@ from simulator.allocators.contiguous import ContiguousAllocator
 from simulator.allocators.paged import PagedAllocator, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.config import ContiguousConfig
-from simulator.plots import PICTURES, style
-from simulator.plots.latency import quantiles
-from simulator.plots.memory_time import layers
-from simulator.plots.oom import event_counts
-from simulator.plots.outcomes import outcome_shares
-from simulator.pool_map import CACHED, FREE, SHARED, PoolMap, grid, owners
 from simulator.report import draw
-from simulator.report_data import Basis, ReportData, RunData
-from simulator.tables import TABLES, read_tables, write_table
+from simulator.serving.pool_map import CACHED, FREE, SHARED, PoolMap, grid, owners
+from simulator.showing.plots import PICTURES, style
+from simulator.showing.plots.latency import quantiles
+from simulator.showing.plots.memory_time import layers
+from simulator.showing.plots.oom import event_counts
+from simulator.showing.plots.outcomes import outcome_shares
+from simulator.showing.report_data import Basis, ReportData, RunData
+from simulator.showing.tables import TABLES, read_tables, write_table
 
 CAPACITY = 2**30
 

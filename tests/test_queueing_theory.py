@@ -19,9 +19,9 @@ from simulator.allocators.base import Allocator
 from simulator.allocators.contiguous import ContiguousAllocator
 from simulator.config import ContiguousConfig, EngineConfig, SchedulerName
 from simulator.engine import EngineRun
-from simulator.requests import Requests
-from simulator.sequence import Outcome
-from simulator.traces import TraceArrivals, load_arrivals
+from simulator.serving.sequence import Outcome
+from simulator.traffic.requests import Requests
+from simulator.traffic.traces import TraceArrivals, load_arrivals
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from simulator.config import EngineConfig
 from simulator.errors import InputError
-from simulator.live_tokens import LiveTokens
-from simulator.requests import ClosedLoop
 from simulator.scenario import Scenario, parse_scenario
-from simulator.sequence import Outcome
+from simulator.serving.live_tokens import LiveTokens
+from simulator.serving.sequence import Outcome
 from simulator.simulation import simulate
+from simulator.traffic.requests import ClosedLoop
 from simulator.units import ceil_div
 
 REPLAY = EngineConfig(scheduler="replay", on_oom="fail")

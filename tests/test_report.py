@@ -15,10 +15,10 @@ import pytest
 from scenario_text import VALID
 
 import cli
-from simulator import output
-from simulator.plots import PICTURES
-from simulator.report_rows import ROWS
-from simulator.words import translator
+from simulator.showing import output
+from simulator.showing.plots import PICTURES
+from simulator.showing.report_rows import ROWS
+from simulator.showing.words import translator
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -321,7 +321,7 @@ def test_device_figures_come_with_source_and_confidence(page: Page, folder: Path
 
 
 def test_the_budget_of_the_page_adds_up_to_the_device(folder: Path) -> None:
-    from simulator.plots.budget import budget_parts
+    from simulator.showing.plots.budget import budget_parts
 
     memory = read(folder / "basis.json")["memory"]
     assert sum(budget_parts(memory).values()) == memory["hbm_bytes"]
@@ -340,7 +340,7 @@ def test_every_word_of_the_page_is_translated(simulate: Run, tmp_path: Path) -> 
 
     (tmp_path / "x.yaml").write_text(VALID)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simulator.words.translator", listening)
+        patch.setattr("simulator.showing.words.translator", listening)
         assert simulate("run", "x.yaml", "--out", "out")[0] == 0
     figures = {"hbm_bytes", "contiguous", "paged"}
     plain = re.compile(r"[\d.,\-]*|p[\d.]+|TTFT.*|TPOT.*|[\d.e+]+ \w+|" + "|".join(figures) + r"|\w+_\w+")

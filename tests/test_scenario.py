@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenario_text import VALID, changed, line_of
 
-from simulator.catalogue import starter_text
 from simulator.errors import InputError, nearest_name
-from simulator.output import scenario_yaml
+from simulator.loading.catalogue import starter_text
+from simulator.loading.schema import scenario_schema
+from simulator.loading.yaml_source import MAX_DEPTH, parse_value, parse_yaml, resolve_scalar
 from simulator.scenario import Scenario, load_scenario, parse_scenario, scenario_names
-from simulator.schema import scenario_schema
-from simulator.yaml_source import MAX_DEPTH, parse_value, parse_yaml, resolve_scalar
+from simulator.showing.output import scenario_yaml
 
 HERE = Path(__file__).parent
 

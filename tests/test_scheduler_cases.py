@@ -15,13 +15,13 @@ from simulator.allocators.host_pool import HostPool
 from simulator.allocators.paged import PagedAllocator, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.sharing import RULES
-from simulator.batch import DecodeBatch
 from simulator.config import EngineConfig
-from simulator.ledger import Ledger
 from simulator.profiles import PROFILES
-from simulator.schedulers import SCHEDULERS
-from simulator.sequence import Outcome, Sequence, State
-from simulator.token_budget import TokenBudget
+from simulator.serving.batch import DecodeBatch
+from simulator.serving.ledger import Ledger
+from simulator.serving.schedulers import SCHEDULERS
+from simulator.serving.sequence import Outcome, Sequence, State
+from simulator.serving.token_budget import TokenBudget
 
 LIVE = (State.PREFILL, State.DECODE)
 

@@ -9,19 +9,19 @@ import pytest
 
 import cli
 from simulator import planner
-from simulator.demand import demand
 from simulator.errors import InputError
-from simulator.limits import hbm_limit_pages
-from simulator.rare_targets import countable_rates, is_rare
+from simulator.planning.demand import demand
+from simulator.planning.limits import hbm_limit_pages
+from simulator.planning.rare_targets import countable_rates, is_rare
+from simulator.planning.size import SizeAnswer, size
+from simulator.planning.size_document import size_document
+from simulator.planning.sizing import Effort
+from simulator.planning.statistics import share
+from simulator.planning.target import Target, parse_target
+from simulator.planning.tasks import one_by_one
+from simulator.planning.trial import Observation, Trial, observe
 from simulator.scenario import Scenario, parse_scenario
 from simulator.simulation import simulate
-from simulator.size import SizeAnswer, size
-from simulator.size_document import size_document
-from simulator.sizing import Effort
-from simulator.statistics import share
-from simulator.target import Target, parse_target
-from simulator.tasks import one_by_one
-from simulator.trial import Observation, Trial, observe
 
 PAGES = 4  # of each request, for its whole life
 

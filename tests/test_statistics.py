@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from simulator.statistics import Estimate, design_effect, exact_interval, mean, share, student_quantile
-from simulator.warmup import mser5
+from simulator.planning.statistics import Estimate, design_effect, exact_interval, mean, share, student_quantile
+from simulator.planning.warmup import mser5
 
 
 def test_student_quantiles_are_those_of_the_tables() -> None:

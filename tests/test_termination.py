@@ -15,7 +15,7 @@ from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.sharing import RULES
 from simulator.config import EngineConfig, OnOom, ProfileName
 from simulator.engine import Engine, EngineRun
-from simulator.sequence import Outcome, State
+from simulator.serving.sequence import Outcome, State
 from simulator.units import format_bytes
 
 POLICIES: list[OnOom] = ["fail", "wait", "preempt_recompute", "preempt_swap"]

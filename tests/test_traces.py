@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.traces import trace_names, trace_path
+from simulator.traffic.traces import trace_names, trace_path
 from simulator.workload import WorkloadConfig, generate
 
 NS = 1_000_000_000

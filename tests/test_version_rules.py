@@ -9,8 +9,8 @@ from simulator.allocators.paged import PagedAllocator, PageGroup, PageLayout, pl
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.sharing import RULES
 from simulator.config import EngineConfig
-from simulator.sequence import Outcome, State
-from simulator.token_budget import INITIAL_RATIO, LEAST_RATIO
+from simulator.serving.sequence import Outcome, State
+from simulator.serving.token_budget import INITIAL_RATIO, LEAST_RATIO
 
 # ---- SGLang 0.5.10: managers/schedule_policy.py, schedule_batch.py
 

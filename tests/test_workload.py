@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from simulator.lengths import Length, LognormalLength
+from simulator.traffic.lengths import Length, LognormalLength
 from simulator.workload import WorkloadConfig, generate
 
 POISSON = {"process": "poisson", "rate": 4}

@@ -16,6 +16,7 @@ from simulator.config import FaultKind
 
 __all__ = ["FaultInjector", "FaultKind", "Injected"]
 
+
 @dataclass(frozen=True, slots=True)
 class Injected:
     """One mistake made: by whose sequence, and the first page concerned (-1 where there are no pages)."""

@@ -17,9 +17,9 @@ from simulator.config import ContiguousConfig, EngineConfig
 from simulator.cost import StepCost
 from simulator.engine import Engine, EngineRun
 from simulator.profiles import PROFILES
-from simulator.replay import Replay
-from simulator.requests import ClosedLoop, Prefixes, Requests
 from simulator.rng import stream
+from simulator.serving.replay import Replay
+from simulator.traffic.requests import ClosedLoop, Prefixes, Requests
 from simulator.units import NS_PER_S
 from simulator.validating.parts import preset_device, preset_model, settings
 

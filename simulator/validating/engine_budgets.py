@@ -6,6 +6,7 @@ from dataclasses import replace
 from simulator.device import Device
 from simulator.memory import MemoryBudget, memory_budget, plain_budget
 from simulator.model import Model
+from simulator.models.ways_out import largest_model_len
 from simulator.validating.check import Check, Source
 from simulator.validating.parts import (
     GIB,
@@ -19,7 +20,6 @@ from simulator.validating.parts import (
     settings,
     transformer,
 )
-from simulator.ways_out import largest_model_len
 
 FAMILY = "engines"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.config import EngineConfig
 from simulator.engine import EngineRun
-from simulator.sequence import Outcome
+from simulator.serving.sequence import Outcome
 from simulator.validating.bench import (
     NO_LIMIT,
     TOKEN_BYTES,

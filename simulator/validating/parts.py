@@ -4,8 +4,8 @@ from typing import Any
 
 from simulator.config import EngineConfig
 from simulator.device import Device, DeviceConfig, load_device
-from simulator.hf_config import model_from_config
 from simulator.model import Model, ModelConfig, load_model
+from simulator.models.hf_config import model_from_config
 
 GIB = 2**30
 MIB = 2**20

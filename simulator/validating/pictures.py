@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.plots.style import DASHES, GRID, LINES, figure, legend, panels, styled, svg_bytes
+from simulator.showing.plots.style import DASHES, GRID, LINES, figure, legend, panels, styled, svg_bytes
 from simulator.validating.check import Check
 
 _PARTS = ("tokens", "reserved", "internal", "external")

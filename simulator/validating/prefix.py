@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.block_stream import BlockStream
-from simulator.cache_curve import CacheCurve, cache_curves
 from simulator.config import EngineConfig
-from simulator.requests import Prefixes, offsets_of
-from simulator.traces import trace_path
+from simulator.planning.block_stream import BlockStream
+from simulator.planning.cache_curve import CacheCurve, cache_curves
+from simulator.traffic.requests import Prefixes, offsets_of
+from simulator.traffic.traces import trace_path
 from simulator.validating.bench import NO_LIMIT, at_once, requests_of, serve, shared_pages
 from simulator.validating.check import Check, Source
 from simulator.validating.parts import settings

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simulator.terminal import console, print_rows
+from simulator.showing.terminal import console, print_rows
 from simulator.validating.check import Check, spelled
 
 

@@ -1,0 +1,253 @@
+"""Seconds of everything in a step but decode attention: weights, matrix products, collectives, KV writes, prefill.
+
+Each is the slower of its bytes and its operations, on one of ``tp`` devices, and says it twice: ``seconds`` for the
+engine, which asks in every step, and ``work`` with bytes and bound for people. Pipeline stages work one after the
+other on a step, so a step's time sums over all layers of the model whatever ``pp`` is; that several steps may be
+in flight in different stages is not modelled.
+"""
+
+from dataclasses import dataclass
+
+from simulator.device import Device
+from simulator.kernels.compute import SOFTMAX_PASSES, VECTOR_LANES
+from simulator.models.model_shape import AttentionGroup, Model
+
+ACTIVATION_BYTES = 2
+# Query rows of one tile of a prefill attention kernel: K and V pass through the cores once for each tile.
+QUERY_TILE = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One piece of work: bytes through its channel, operations, seconds, and which of the two decides."""
+
+    seconds: float
+    moved_bytes: float = 0.0
+    flops: float = 0.0
+    bound: str = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearLayers:
+    """The matrix products of all layers: weights streamed once a step, experts only if a token reaches them.
+
+    The output head's weights are left to ``OutputHead``.
+    """
+
+    model: Model
+    tp: int
+    fixed_bytes: float
+    head_bytes: int
+    flops_per_token: int
+    hbm_bandwidth: float
+    cube_flops: float
+
+    def seconds(self, tokens: int) -> float:
+        """Seconds of ``tokens`` tokens: the weights' bytes or the operations, whichever takes longer."""
+        if tokens == 0:
+            return 0.0
+        memory_s = self._weights(tokens) / self.hbm_bandwidth
+        compute_s = tokens * self.flops_per_token / self.tp / self.cube_flops
+        return memory_s if memory_s > compute_s else compute_s
+
+    def work(self, tokens: int) -> Work:
+        """``seconds`` with bytes, operations and bound."""
+        if tokens == 0:
+            return Work(seconds=0.0)
+        moved, flops = self._weights(tokens), tokens * self.flops_per_token / self.tp
+        bound = "bandwidth" if moved / self.hbm_bandwidth >= flops / self.cube_flops else "compute"
+        return Work(seconds=self.seconds(tokens), moved_bytes=moved, flops=flops, bound=bound)
+
+    def _weights(self, tokens: int) -> float:
+        if not self.model.expert_count:
+            return self.fixed_bytes
+        return self.model.streamed_weight_bytes(tokens, self.tp) - self.head_bytes
+
+
+def linear(device: Device, model: Model, *, tp: int) -> LinearLayers:
+    """The linear layers of ``model`` on one of ``tp`` devices."""
+    head = head_bytes(model, tp)
+    return LinearLayers(
+        model=model,
+        tp=tp,
+        fixed_bytes=model.streamed_weight_bytes(1, tp) - head,
+        head_bytes=head,
+        flops_per_token=model.linear_flops_per_token,
+        hbm_bandwidth=device.hbm_sustained_bandwidth,
+        cube_flops=device.cube_flops * device.cube_efficiency,
+    )
+
+
+def head_bytes(model: Model, tp: int) -> int:
+    """Bytes of the output projection on one device; the embedding's when it is tied."""
+    return sum(weight.device_bytes(tp) for weight in ((model.head,) if model.head else model.embedding[:1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputHead:
+    """The output projection: its weights once a step, its operations for each sampled row."""
+
+    moved_bytes: float
+    flops_per_row: int
+    tp: int
+    memory_s: float
+    cube_flops: float
+
+    def seconds(self, rows: int) -> float:
+        """Seconds of ``rows`` sampled positions."""
+        if rows == 0:
+            return 0.0
+        compute_s = rows * self.flops_per_row / self.tp / self.cube_flops
+        return self.memory_s if self.memory_s > compute_s else compute_s
+
+    def work(self, rows: int) -> Work:
+        """``seconds`` with bytes, operations and bound."""
+        if rows == 0:
+            return Work(seconds=0.0)
+        flops = rows * self.flops_per_row / self.tp
+        bound = "bandwidth" if self.memory_s >= flops / self.cube_flops else "compute"
+        return Work(seconds=self.seconds(rows), moved_bytes=self.moved_bytes, flops=flops, bound=bound)
+
+
+def output_head(device: Device, model: Model, *, tp: int) -> OutputHead:
+    """The output projection of ``model`` on one of ``tp`` devices."""
+    moved = float(head_bytes(model, tp))
+    return OutputHead(
+        moved_bytes=moved,
+        flops_per_row=model.head_flops_per_row,
+        tp=tp,
+        memory_s=moved / device.hbm_sustained_bandwidth,
+        cube_flops=device.cube_flops * device.cube_efficiency,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Bytes in proportion to the tokens through one channel, and a latency; nothing at all without a channel."""
+
+    token_bytes: float
+    factor: float
+    bandwidth: float
+    latency_s: float
+    bound: str
+
+    def seconds(self, tokens: int) -> float:
+        """Seconds of ``tokens`` tokens."""
+        if tokens == 0 or self.factor == 0.0:
+            return 0.0
+        return self.factor * (tokens * self.token_bytes) / self.bandwidth + self.latency_s
+
+    def work(self, tokens: int) -> Work:
+        """``seconds`` with bytes and bound."""
+        if tokens == 0 or self.factor == 0.0:
+            return Work(seconds=0.0)
+        moved = self.factor * (tokens * self.token_bytes)
+        bound = "latency" if self.latency_s > moved / self.bandwidth else self.bound
+        return Work(seconds=self.seconds(tokens), moved_bytes=moved, bound=bound)
+
+
+def all_reduce(device: Device, model: Model, *, tp: int) -> Transfer:
+    """Two sums of the hidden states a layer over the HCCS links, ring traffic 2 (tp-1)/tp, and their latency."""
+    return Transfer(
+        token_bytes=model.hidden_size * ACTIVATION_BYTES,
+        factor=2 * model.num_layers * 2.0 * (tp - 1) / tp,
+        bandwidth=device.link_bandwidth,
+        latency_s=2 * model.num_layers * device.link_latency_s,
+        bound="link",
+    )
+
+
+def stage_transfers(device: Device, model: Model, *, pp: int) -> Transfer:
+    """Hidden states handed from each pipeline stage to the next."""
+    return Transfer(
+        token_bytes=model.hidden_size * ACTIVATION_BYTES,
+        factor=float(pp - 1),
+        bandwidth=device.link_bandwidth,
+        latency_s=(pp - 1) * device.link_latency_s,
+        bound="link",
+    )
+
+
+def kv_write(device: Device, *, token_bytes: float) -> Transfer:
+    """New keys and values to HBM; ``token_bytes`` of all layers on one device."""
+    return Transfer(
+        token_bytes=token_bytes,
+        factor=1.0,
+        bandwidth=device.hbm_sustained_bandwidth,
+        latency_s=0.0,
+        bound="bandwidth",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillAttention:
+    """Attention of prompt chunks in the layers of one group, on one device.
+
+    Operations count (query, key) pairs; keys and values come from HBM once a chunk and from L2 once for each tile
+    of 128 query rows; each pair passes the vector cores for the softmax.
+    """
+
+    layers: int
+    window: int | None
+    flops_per_pair: float
+    vector_ops_per_pair: float
+    token_bytes: float
+    cube_flops: float
+    vector_ops: float
+    hbm_bandwidth: float
+    l2_bandwidth: float
+
+    def seconds(self, tokens: int, pairs: int, context_tokens: int, chunks: int) -> float:
+        """Seconds of all layers. With a window a query sees at most ``window`` keys, a chunk as many before it."""
+        if tokens == 0:
+            return 0.0
+        if self.window is not None:
+            pairs, context_tokens = self._seen(tokens, pairs, context_tokens, chunks)
+        return self.layers * max(self._times(pairs, context_tokens))
+
+    def work(self, tokens: int, pairs: int, context_tokens: int, chunks: int) -> Work:
+        """``seconds`` with bytes, operations and bound."""
+        if tokens == 0:
+            return Work(seconds=0.0)
+        pairs, context_tokens = self._seen(tokens, pairs, context_tokens, chunks)
+        times = self._times(pairs, context_tokens)
+        return Work(
+            seconds=self.layers * max(times),
+            moved_bytes=self.layers * (context_tokens * self.token_bytes),
+            flops=self.layers * (pairs * self.flops_per_pair),
+            bound=("compute", "vector", "bandwidth", "l2")[times.index(max(times))],
+        )
+
+    def _times(self, pairs: int, context_tokens: int) -> tuple[float, float, float, float]:
+        """Seconds in one layer: cube, vector cores, HBM, L2."""
+        return (
+            pairs * self.flops_per_pair / self.cube_flops,
+            pairs * self.vector_ops_per_pair / self.vector_ops,
+            context_tokens * self.token_bytes / self.hbm_bandwidth,
+            pairs / QUERY_TILE * self.token_bytes / self.l2_bandwidth,
+        )
+
+    def _seen(self, tokens: int, pairs: int, context_tokens: int, chunks: int) -> tuple[int, int]:
+        if self.window is None:
+            return pairs, context_tokens
+        return min(pairs, tokens * self.window), min(context_tokens, tokens + chunks * self.window)
+
+
+def prefill_attention(
+    device: Device, model: Model, group: AttentionGroup, *, tp: int, kv_bytes: float
+) -> PrefillAttention:
+    """The prefill work of one attention group. MLA prefill expands the latent to full heads."""
+    heads = -(-model.num_attention_heads // tp)
+    latent = group.kind == "mla"
+    key_dim, value_dim = (model.query_head_dim, model.value_head_dim) if latent else (group.head_dim, group.v_head_dim)
+    return PrefillAttention(
+        layers=group.layers,
+        window=group.window,
+        flops_per_pair=2.0 * heads * (key_dim + value_dim),
+        vector_ops_per_pair=float(heads * SOFTMAX_PASSES),
+        token_bytes=group.elements_per_token_layer(tp) * kv_bytes,
+        cube_flops=device.cube_flops * device.cube_efficiency,
+        vector_ops=VECTOR_LANES * device.vector_cores * device.clock_hz,
+        hbm_bandwidth=device.hbm_sustained_bandwidth,
+        l2_bandwidth=device.l2_bandwidth,
+    )

@@ -1,0 +1,1 @@
+"""From a YAML text to checked values: lines of keys, overrides, messages, cross checks."""

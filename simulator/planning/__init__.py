@@ -1,0 +1,1 @@
+"""Questions asked of many runs: comparisons, sizes, sweeps, counterfactuals, cache curves."""

@@ -1,0 +1,191 @@
+"""The smallest pool that meets a target with confidence.
+
+First a search: galloping from the demand curve's guess, then bisection over ``max_pages``, each size judged on the same
+few replications (common random numbers), so that sizes differ by their pages and not by their luck. A size is good if
+it would be shown to be, should all replications to come be like those seen.
+
+What a search finds is the best of several looks at one sample, hence too good; so the answer is verified on
+replications that the search has not seen, and enlarged until the upper end of the target's interval is below the limit
+there. Replications are doubled until that is so or cannot become so. The interval reported is that of the
+verification, with ``1 - confidence`` shared out among all its looks (Bonferroni).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from simulator.planning.statistics import Estimate, design_effect
+from simulator.planning.target import Target
+from simulator.planning.tasks import Runner, in_order
+from simulator.planning.trial import Observation, Trial, observe
+from simulator.scenario import Scenario
+
+#: number of the first replication of the verification; the search's are below
+UNSEEN = 1_000_000
+#: losses that a size must show before its clumps are believed
+_TELLING_COUNT = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How hard to look: replications of the search and of the first and last look of the verification.
+
+    Sizes are told apart to ``step_ratio`` of themselves, at least one page.
+    """
+
+    first: int = 4
+    most: int = 64
+    step_ratio: float = 0.02
+
+    @property
+    def looks(self) -> int:
+        """How many times one size may be looked at."""
+        return (self.most // self.first).bit_length()
+
+    def step_pages(self, pages: int) -> int:
+        """The distance at which two sizes count as the same."""
+        return max(1, int(pages * self.step_ratio))
+
+
+@dataclass(slots=True)
+class Sampler:
+    """Observations of one allocator by pool size, made when asked for and kept.
+
+    ``offset`` is the number of the first replication.
+    """
+
+    scenario: Scenario
+    index: int
+    runner: Runner
+    warmup_s: float
+    offset: int = 0
+    made: dict[int, list[Observation]] = field(default_factory=dict)
+
+    def at(self, pages: int, replications: int) -> list[Observation]:
+        """The first ``replications`` observations with a pool of ``pages``."""
+        row = self.made.setdefault(pages, [])
+        numbers = range(self.offset + len(row), self.offset + replications)
+        trials = [Trial(self.scenario, self.index, number, pages, self.warmup_s) for number in numbers]
+        row += in_order(self.runner, observe, trials)
+        return row[:replications]
+
+    def clump(self, target: Target, pages: int) -> float | None:
+        """Losses that come together, judged by the next smaller pool that shows enough of them.
+
+        A smaller pool is full for longer, so its clumps are no smaller; ``None`` when there is none to judge by.
+        """
+        if not target.is_share:
+            return None
+        for smaller in sorted((one for one in self.made if one <= pages), reverse=True):
+            counted = [target.count(one) for one in self.made[smaller]]
+            if len(counted) > 1 and sum(counted) >= _TELLING_COUNT:
+                return design_effect(counted, [one.arrived for one in self.made[smaller]])
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Whether a size passed, on how many replications, and the target's figure there."""
+
+    pages: int
+    passed: bool
+    replications: int
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The answer of a search. ``below`` is the largest size tried that did not pass, 0 for none."""
+
+    judgement: Judgement
+    below: int
+    search: Sampler
+    unseen: Sampler
+
+
+def judge(
+    sampler: Sampler, target: Target, pages: int, effort: Effort, *, confidence: float, clump: float | None = None
+) -> Judgement:
+    """Look at one size until the answer is safe, or as often as allowed; what cannot be shown has not passed."""
+    replications = effort.first
+    while True:
+        observed = sampler.at(pages, replications)
+        estimate = target.estimate(observed, confidence, clump)
+        passed = estimate.high < target.limit
+        if passed or replications >= effort.most or not _hopeful(observed, target, effort, confidence, clump):
+            return Judgement(pages=pages, passed=passed, replications=replications, estimate=estimate)
+        replications = min(2 * replications, effort.most)
+
+
+def _hopeful(
+    observed: list[Observation], target: Target, effort: Effort, confidence: float, clump: float | None
+) -> bool:
+    """Whether the last look would pass if the replications to come were like those seen."""
+    more = observed * (effort.most // len(observed))
+    return target.estimate(more, confidence, clump).high < target.limit
+
+
+def smallest(
+    search: Sampler, unseen: Sampler, target: Target, *, guess: int, limit_pages: int, effort: Effort, confidence: float
+) -> Found | None:
+    """The smallest size that passes; ``None`` when not even ``limit_pages`` does.
+
+    ``guess`` is where to begin.
+    """
+
+    def passes(pages: int) -> bool:
+        observed = search.at(pages, effort.first)
+        return _hopeful(observed, target, effort, confidence, search.clump(target, pages))
+
+    bracket = _bracket(passes, guess, limit_pages, effort)
+    if bracket is None:
+        return None
+    low, high = _bisected(passes, *bracket, effort)
+    return _verified(search, unseen, target, low, high, limit_pages=limit_pages, effort=effort, confidence=confidence)
+
+
+def _bracket(passes: Callable[[int], bool], guess: int, most: int, effort: Effort) -> tuple[int, int] | None:
+    """A size that fails (or 0) and a larger one that passes, by strides that double away from the guess."""
+    pages, stride = max(1, min(guess, most)), max(effort.step_pages(guess), guess // 20)
+    if passes(pages):
+        high = pages
+        while (pages := max(0, high - stride)) > 0 and passes(pages):
+            high, stride = pages, 2 * stride
+        return pages, high
+    low = pages
+    while low < most:
+        pages = min(most, low + stride)
+        if passes(pages):
+            return low, pages
+        low, stride = pages, 2 * stride
+    return None
+
+
+def _bisected(passes: Callable[[int], bool], low: int, high: int, effort: Effort) -> tuple[int, int]:
+    while high - low > effort.step_pages(high):
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return low, high
+
+
+def _verified(
+    search: Sampler,
+    unseen: Sampler,
+    target: Target,
+    low: int,
+    high: int,
+    *,
+    limit_pages: int,
+    effort: Effort,
+    confidence: float,
+) -> Found | None:
+    """The first size from ``high`` upwards that passes on unseen replications."""
+    shared_out = 1 - (1 - confidence) / effort.looks
+    stride = effort.step_pages(high)
+    while True:
+        clump = search.clump(target, high)
+        judgement = judge(unseen, target, high, effort, confidence=shared_out, clump=clump)
+        if judgement.passed:
+            return Found(judgement=judgement, below=low, search=search, unseen=unseen)
+        if high >= limit_pages:
+            return None
+        low, high, stride = high, min(limit_pages, high + stride), stride + stride // 2 + 1

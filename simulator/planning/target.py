@@ -1,0 +1,67 @@
+"""What a pool has to achieve: ``oom=0.001``, ``preemption=0.01``, ``ttft_p95=2s``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.errors import InputError, Problem, nearest_name, printable
+from simulator.planning.statistics import Estimate, mean, share
+from simulator.planning.trial import LATENCIES, Observation
+from simulator.units import format_seconds, parse_seconds
+
+SHARES = ("oom", "preemption", "timeout")
+NAMES = (*SHARES, *LATENCIES)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The figure ``name`` has to stay below ``limit``.
+
+    ``oom`` and ``timeout`` are shares of the arrived requests, ``preemption`` is preemptions per arrived request,
+    the others are seconds, averaged over replications.
+    """
+
+    name: str
+    limit: float
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the figure is a count per request."""
+        return self.name in SHARES
+
+    def estimate(self, observed: Sequence[Observation], confidence: float, clump: float | None = None) -> Estimate:
+        """The figure over replications; see ``statistics.share`` for ``clump``."""
+        if not self.is_share:
+            return mean([one.latency[self.name] for one in observed], confidence=confidence)
+        counted = [self.count(one) for one in observed]
+        return share(counted, [one.arrived for one in observed], confidence=confidence, clump=clump)
+
+    def count(self, observed: Observation) -> int:
+        """What is counted in one run, for a target that is a share."""
+        return {"oom": observed.lost, "preemption": observed.preemptions, "timeout": observed.timed_out}[self.name]
+
+    def __str__(self) -> str:
+        words = {"oom": "OOM rate", "preemption": "preemptions per request", "timeout": "share of requests timed out"}
+        if self.is_share:
+            return f"{words[self.name]} below {self.limit:g}"
+        return f"{self.name} below {format_seconds(self.limit)}"
+
+
+def parse_target(text: str) -> Target:
+    """The target of ``--target name=limit``. Raises ``InputError``."""
+    option = f"--target {printable(text)}"
+    name, equals, spelled = text.partition("=")
+    name = name.strip().lower().replace("-", "_")
+    if name not in NAMES:
+        problem = Problem(
+            option=option, message=f"{name!r} is no target", nearest=nearest_name(name, NAMES), allowed=NAMES
+        )
+        raise InputError([problem])
+    if not equals:
+        raise InputError([Problem(option=option, message="expected name=limit, such as preemption=0.01")])
+    try:
+        limit = float(spelled) if name in SHARES else parse_seconds(spelled)
+    except ValueError as error:
+        raise InputError([Problem(option=option, message=str(error))]) from None
+    if not 0 < limit <= (1 if name in ("oom", "timeout") else 1e9):
+        raise InputError([Problem(option=option, message=f"{spelled.strip()} is no limit: give a number above 0")])
+    return Target(name, limit)

@@ -1,0 +1,1 @@
+"""One serving engine at work: sequences, batches, admission, memory pressure, leaps, and what is written down."""

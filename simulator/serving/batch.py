@@ -1,0 +1,248 @@
+"""The decoding sequences, advanced all together in O(1).
+
+Every decoding sequence gains one token a step, so its length is ``offset + step`` where ``step`` counts the decode
+steps of the whole run. What can happen to a sequence while it decodes is known when it joins: the step at
+which it outgrows what it holds (``due``), and the step after which it has its last output (``finish``). Both
+live in calendars keyed by step; nothing touches a sequence in between. Leaving is lazy: a calendar entry counts only
+while the sequence's own ``due_step`` / ``finish_step`` still says so.
+"""
+
+import heapq
+from collections.abc import Iterable
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.serving.sequence import Sequence, State
+
+#: tokens per tile when a kernel walks a contiguous range (what ATB and vllm-ascend use for a page)
+TILE_TOKENS = 128
+
+Steps = TypeVar("Steps", int, npt.NDArray[np.int64])
+
+
+class DecodeBatch:
+    """Sequences in state ``DECODE``.
+
+    ``page_tokens``: tokens a page-table entry covers; 0 for contiguous memory, whose tiles of ``TILE_TOKENS`` follow
+    from the lengths. ``window_tokens``: the sliding window of the model's window layers, or ``None``.
+    """
+
+    __slots__ = (
+        "_crossings",
+        "_due",
+        "_event_heap",
+        "_finish",
+        "_finish_heap",
+        "_inside",
+        "_inside_offset_sum",
+        "_offset_sum",
+        "_page_tokens",
+        "_pages",
+        "_window_tokens",
+        "size",
+        "step",
+    )
+
+    def __init__(self, page_tokens: int, window_tokens: int | None = None) -> None:
+        self.step = 0
+        self.size = 0
+        self._page_tokens = page_tokens
+        self._pages = 0
+        self._offset_sum = 0
+        self._due: dict[int, list[Sequence]] = {}
+        self._event_heap: list[int] = []
+        self._finish: dict[int, list[Sequence]] = {}
+        self._finish_heap: list[int] = []
+        self._window_tokens = window_tokens
+        self._inside: set[Sequence] = set()
+        self._inside_offset_sum = 0
+        self._crossings: dict[int, list[Sequence]] = {}
+
+    # ---- coming and going
+
+    def join(self, sequence: Sequence, length: int) -> None:
+        """``sequence`` has ``length`` tokens of KV and starts to decode with the next step."""
+        step = self.step
+        sequence.state = State.DECODE
+        sequence.join_step = step
+        sequence.offset = length - step
+        self.size += 1
+        sequence.pages = 0
+        self._offset_sum += sequence.offset
+        if self._window_tokens is not None:
+            self._enter_window(sequence, length)
+        sequence.finish_step = step + sequence.output_tokens - sequence.generated_tokens
+        bucket = self._finish.get(sequence.finish_step)
+        if bucket is None:
+            self._finish[sequence.finish_step] = [sequence]
+            heapq.heappush(self._finish_heap, sequence.finish_step)
+        else:
+            bucket.append(sequence)
+        self.refresh((sequence,))
+
+    def leave(self, sequence: Sequence) -> int:
+        """Take ``sequence`` out; returns its length and brings its counters up to date."""
+        assert sequence.state is State.DECODE, f"{sequence} is not decoding"
+        length = sequence.offset + self.step
+        self.size -= 1
+        self._pages -= sequence.pages
+        self._offset_sum -= sequence.offset
+        if sequence in self._inside:
+            self._leave_window(sequence)
+        sequence.generated_tokens += self.step - sequence.join_step
+        sequence.computed_tokens = length
+        sequence.due_step = sequence.finish_step = -1
+        sequence.state = State.PAUSED
+        return length
+
+    def refresh(self, sequences: Iterable[Sequence]) -> None:
+        """What ``sequences`` hold has changed: update their page counts, and note when each is due again."""
+        page_tokens, calendar, now = self._page_tokens, self._due, self.step
+        for sequence in sequences:
+            holding = sequence.holding
+            assert holding is not None
+            if page_tokens:
+                entries = holding.held_tokens // page_tokens
+                self._pages += entries - sequence.pages
+                sequence.pages = entries
+            # A prompt may already be longer than what a window layer needs no call for: then the next step is due.
+            step = holding.capacity_tokens + 1 - sequence.offset
+            if step <= now:
+                step = now + 1
+            sequence.due_step = step
+            if step > sequence.finish_step:
+                continue
+            bucket = calendar.get(step)
+            if bucket is None:
+                calendar[step] = [sequence]
+                heapq.heappush(self._event_heap, step)
+            else:
+                bucket.append(sequence)
+
+    # ---- asking
+
+    @property
+    def windowed(self) -> bool:
+        """Whether the model has window layers."""
+        return self._window_tokens is not None
+
+    def length(self, sequence: Sequence) -> int:
+        """Tokens of KV that ``sequence`` has now."""
+        return sequence.offset + self.step
+
+    def context_tokens(self, step: Steps) -> Steps:
+        """Sum of the lengths in ``step`` (the new token of each included); an array of steps gives an array."""
+        return self._offset_sum + self.size * step
+
+    def windowed_tokens(self, step: Steps) -> Steps:
+        """Sum of ``min(length, window)`` in ``step``; 0 for a model without window layers.
+
+        An array of steps must not reach beyond ``quiet_until``.
+        """
+        if self._window_tokens is None:
+            return step * 0
+        inside = len(self._inside)
+        return self._inside_offset_sum + inside * step + (self.size - inside) * self._window_tokens
+
+    def pages(self, step: Steps) -> Steps:
+        """Tiles that the attention kernel reads in ``step``: page-table entries, or pieces of contiguous ranges."""
+        if self._page_tokens:
+            return step * 0 + self._pages
+        return (self.context_tokens(step) + self.size * (TILE_TOKENS - 1)) // TILE_TOKENS
+
+    def outputs(self, sequence: Sequence) -> int:
+        """Output tokens that ``sequence`` has produced so far."""
+        done = self.step - sequence.join_step if sequence.state is State.DECODE else 0
+        return sequence.generated_tokens + done
+
+    def due_at_most(self, step: int) -> int:
+        """An upper bound of how many sequences need their allocator in ``step``."""
+        bucket = self._due.get(step)
+        return len(bucket) if bucket is not None else 0
+
+    def take_due(self, step: int) -> list[Sequence]:
+        """Sequences that need their allocator in ``step``, in the order of admission."""
+        bucket = self._due.pop(step, None)
+        if bucket is None:
+            return []
+        due = []
+        for sequence in bucket:
+            if sequence.due_step == step and sequence.state is State.DECODE:
+                sequence.due_step = -1
+                due.append(sequence)
+        if len(due) > 1:
+            due.sort(key=_admission_order)
+        return due
+
+    def put_back_due(self, step: int, sequences: list[Sequence]) -> None:
+        """Undo ``take_due`` for sequences that were not served."""
+        for sequence in sequences:
+            sequence.due_step = step
+        self._due.setdefault(step, []).extend(sequences)
+        heapq.heappush(self._event_heap, step)
+
+    def next_finish(self) -> int:
+        """The first step after which a sequence is complete (the batch must not be empty)."""
+        heap = self._finish_heap
+        while True:
+            step = heap[0]
+            bucket = self._finish[step]
+            if any(sequence.finish_step == step for sequence in bucket):
+                return step
+            del self._finish[step]
+            heapq.heappop(heap)
+
+    def quiet_until(self, step: int) -> int:
+        """The last step, ``step`` or later, up to which no sequence needs its allocator or leaves its window."""
+        heap = self._event_heap
+        while heap and heap[0] <= step:
+            heapq.heappop(heap)
+        return heap[0] - 1 if heap else 1 << 62
+
+    # ---- time
+
+    def advance(self, step: int) -> list[Sequence]:
+        """``step`` has been taken; returns the sequences it completed, in the order of admission."""
+        self.step = step
+        if self._window_tokens is not None:
+            self._cross_window(step)
+        bucket = self._finish.pop(step, None)
+        if bucket is None:
+            return []
+        heap = self._finish_heap
+        while heap and heap[0] <= step:
+            heapq.heappop(heap)
+        done = []
+        for sequence in bucket:
+            if sequence.finish_step == step and sequence.state is State.DECODE:
+                sequence.finish_step = -1
+                done.append(sequence)
+        if len(done) > 1:
+            done.sort(key=_admission_order)
+        return done
+
+    # ---- windows
+
+    def _enter_window(self, sequence: Sequence, length: int) -> None:
+        assert self._window_tokens is not None
+        if length < self._window_tokens:
+            self._inside.add(sequence)
+            self._inside_offset_sum += sequence.offset
+            step = self._window_tokens - sequence.offset
+            self._crossings.setdefault(step, []).append(sequence)
+            heapq.heappush(self._event_heap, step)
+
+    def _leave_window(self, sequence: Sequence) -> None:
+        self._inside.remove(sequence)
+        self._inside_offset_sum -= sequence.offset
+
+    def _cross_window(self, step: int) -> None:
+        for sequence in self._crossings.pop(step, ()):
+            if sequence in self._inside and sequence.offset + step == self._window_tokens:
+                self._leave_window(sequence)
+
+
+def _admission_order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.serial, sequence.seat

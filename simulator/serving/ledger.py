@@ -1,0 +1,153 @@
+"""Facts of a run, written down once: one row a request, one row an OOM event. Metrics are computed afterwards.
+
+Columns are typed arrays, so a million requests take some 60 MB. Times are nanoseconds of the simulated clock,
+-1 for "never".
+"""
+
+from array import array
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from simulator.allocators.base import Shortfall
+from simulator.serving.sequence import Outcome, Sequence
+
+During = Literal["admission", "decode"]
+#: told of a failed allocation at the moment it fails: who asked, what was missing, when, at which stage
+OnOom = Callable[[Sequence, Shortfall, int, During], None]
+NEVER = -1
+CAUSES = ("capacity", "fragmentation")
+#: OOM events kept row by row; later ones are only counted
+MAX_EVENTS = 200_000
+
+
+def _column(size: int, value: int, code: str = "q") -> "array[int]":
+    return array(code, [value]) * size
+
+
+class Ledger:
+    """Rows for ``requests`` requests; the scheduler calls one method a fact."""
+
+    def __init__(self, requests: int) -> None:
+        self.outcome = _column(requests, Outcome.unfinished, "b")
+        self.arrived_ns = _column(requests, NEVER)
+        self.started_ns = _column(requests, NEVER)
+        self.first_token_ns = _column(requests, NEVER)
+        self.finished_ns = _column(requests, NEVER)
+        self.preemptions = _column(requests, 0, "i")
+        self.hit_tokens = _column(requests, 0)
+        self.output_tokens = _column(requests, 0)
+        self.cause = _column(requests, -1, "b")
+        self.arrived = 0
+        self.ended_count = 0
+        self.oom_events = dict.fromkeys(CAUSES, 0)
+        self.preemption_count = 0
+        self.recomputed_tokens = 0
+        self.swapped_bytes = 0
+        self.swap_refusals = 0
+        self.stalls = 0
+        self.padding_tokens = 0
+        self.idle_preemptions = 0
+        self.events: list[tuple[int, int, int, int, int, int, int]] = []
+        self.on_end = _nothing
+        self.on_oom: OnOom | None = None
+
+    # ---- what happens to a request
+
+    def arrival(self, request_id: int, now: int) -> None:
+        """``request_id`` has come."""
+        self.arrived_ns[request_id] = now
+        self.arrived += 1
+
+    def started(self, sequence: Sequence, hit_tokens: int, now: int) -> None:
+        """Memory was given and the first (or, after a preemption, the next) chunk runs."""
+        if self.started_ns[sequence.request_id] == NEVER:
+            self.started_ns[sequence.request_id] = now
+            self.hit_tokens[sequence.request_id] = hit_tokens
+        if sequence.lost_tokens:
+            self.recomputed_tokens += max(0, sequence.lost_tokens - hit_tokens)
+            sequence.lost_tokens = 0
+
+    def first_token(self, sequence: Sequence, now: int) -> None:
+        """The first output of a request exists (calls after a recompute or for other samples change nothing)."""
+        self.idle_preemptions = 0
+        if self.first_token_ns[sequence.request_id] == NEVER:
+            self.first_token_ns[sequence.request_id] = now
+
+    def ended(self, sequence: Sequence, outcome: Outcome, now: int) -> None:
+        """The request of ``sequence`` is over, all its samples included."""
+        request_id = sequence.request_id
+        assert self.outcome[request_id] == Outcome.unfinished, f"request {request_id} ends twice"
+        self.outcome[request_id] = outcome
+        self.finished_ns[request_id] = now
+        self.output_tokens[request_id] = sequence.generated_tokens
+        self.ended_count += 1
+        self.on_end(request_id, now)
+
+    # ---- memory
+
+    def oom(self, sequence: Sequence, shortfall: Shortfall, now: int, *, during: During) -> None:
+        """An allocation failed."""
+        cause = CAUSES.index(shortfall.cause)
+        self.oom_events[shortfall.cause] += 1
+        self.cause[sequence.request_id] = cause
+        if len(self.events) < MAX_EVENTS:
+            needed, free, largest = shortfall.needed_bytes, shortfall.free_bytes, shortfall.largest_free_bytes
+            self.events.append((now, sequence.request_id, cause, int(during == "decode"), needed, free, largest))
+        if self.on_oom is not None:
+            self.on_oom(sequence, shortfall, now, during)
+
+    def preempted(self, sequence: Sequence, lost_tokens: int) -> None:
+        """``sequence`` lost its memory and will compute ``lost_tokens`` again, as far as no cache helps."""
+        sequence.lost_tokens = lost_tokens
+        self._count_preemption(sequence)
+
+    def swapped_out(self, sequence: Sequence, moved_bytes: int) -> None:
+        """``sequence`` (and its siblings) went to host memory."""
+        self.swapped_bytes += moved_bytes
+        self._count_preemption(sequence)
+
+    def swapped_in(self, sequence: Sequence, moved_bytes: int) -> None:
+        """``sequence`` is back on the device."""
+        del sequence
+        self.swapped_bytes += moved_bytes
+
+    def swap_refused(self, sequence: Sequence) -> None:
+        """Host memory had no room: the request is lost."""
+        del sequence
+        self.swap_refusals += 1
+
+    def stalled(self, sequence: Sequence) -> None:
+        """``sequence`` has to wait with what it holds."""
+        del sequence
+        self.stalls += 1
+
+    def progress(self) -> None:
+        """Outputs were produced: whatever was preempted before, the run is not going in circles."""
+        self.idle_preemptions = 0
+
+    def _count_preemption(self, sequence: Sequence) -> None:
+        self.preemption_count += 1
+        self.idle_preemptions += 1
+        self.preemptions[sequence.request_id] += 1
+
+    # ---- reading
+
+    def event_columns(self) -> dict[str, np.ndarray]:
+        """The OOM events as columns: times in seconds, bytes, cause and phase as words."""
+        rows = np.array(self.events, dtype=np.int64).reshape(-1, 7)
+        return {
+            "time_s": rows[:, 0] / 1e9,
+            "request_id": rows[:, 1],
+            "cause": np.array(CAUSES, dtype=object)[rows[:, 2]],
+            "during": np.array(("admission", "decode"), dtype=object)[rows[:, 3]],
+            "needed_bytes": rows[:, 4],
+            "free_bytes": rows[:, 5],
+            "largest_free_bytes": rows[:, 6],
+        }
+
+
+def _nothing(request_id: int, now: int) -> None:
+    """Nobody waits for the end of a request."""
+    del request_id, now

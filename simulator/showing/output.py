@@ -1,0 +1,179 @@
+"""The folder of a run: what is in which file, and how it is written.
+
+``summary.json``            the document of ``--format json``, without wall times
+``basis.json``              what the run stands on: memory budget, device figures with their sources, model
+``scenario.resolved.yaml``  the scenario with every default, as it was run
+``<table>.parquet``         requests, timeline, oom_events, pool_map: the rows of all allocators, one after another
+``report.html``             the page for people, and its pictures as ``<picture>.svg`` and ``.png``
+``trace.json.gz``           with ``--perfetto``: for ui.perfetto.dev
+``manifest.json``           how to do it again, and the SHA-256 of every other file
+``timing.json``             wall times: the only file that two equal runs do not have in common
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.files import make_folder, write_text
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+    from simulator.serving.pool_map import PoolMap
+    from simulator.showing.manifest import Outputs, RunOptions
+    from simulator.simulation import Result
+
+REPORTS = "reports"
+
+
+def default_folder(scenario_name: str) -> Path:
+    """Where results go unless told otherwise: ``reports/<name>`` below the current folder."""
+    return Path(REPORTS) / (scenario_name.strip(". ") or "scenario")
+
+
+def prepare(folder: Path) -> None:
+    """Make sure that ``folder`` can be written, before any time is spent. Raises ``InputError``."""
+    make_folder(folder)
+
+
+def write_run(
+    result: "Result",
+    folder: Path,
+    *,
+    scenario: "Scenario",
+    options: "RunOptions",
+    pool_maps: Sequence["PoolMap"] = (),
+) -> Path:
+    """Write everything into ``folder``; the path of the page. Files of an earlier run that this one lacks are removed.
+
+    ``pool_maps`` are the maps of the runs, in order. Raises ``InputError`` when a file cannot be written; the manifest
+    comes last, so a folder with one is whole.
+    """
+    from simulator.report import write_report
+    from simulator.showing.manifest import NAME, Outputs, manifest
+
+    prepare(folder)
+    before = _earlier_outputs(folder)
+    (folder / NAME).unlink(missing_ok=True)
+    outputs = Outputs(folder)
+    _write_data(result, outputs, scenario, pool_maps)
+    if options.perfetto:
+        from simulator.trace import trace_bytes
+
+        outputs.write("trace.json.gz", trace_bytes(folder))
+    write_report(folder, outputs, command=options.command, language=options.language)
+    write_text(folder / NAME, to_json(manifest(scenario, options, outputs.sha256, base_dir=_base_dir(scenario))))
+    for name in before - outputs.sha256.keys():
+        (folder / name).unlink(missing_ok=True)
+    return folder / "report.html"
+
+
+def _write_data(result: "Result", outputs: "Outputs", scenario: "Scenario", pool_maps: Sequence["PoolMap"]) -> None:
+    import io
+
+    from simulator.showing.tables import run_rows, write_table
+
+    ends_s = [run.summary["simulated_s"] for run in result.runs]
+    maps = [pool_map.columns(end_s) for pool_map, end_s in zip(pool_maps, ends_s, strict=True)]
+    for table, columns in (
+        ("requests", [run.requests for run in result.runs]),
+        ("timeline", [run.timeline for run in result.runs]),
+        ("oom_events", [run.oom_events for run in result.runs]),
+        ("pool_map", maps or [{} for _ in ends_s]),
+    ):
+        stream = io.BytesIO()
+        write_table(stream, run_rows([run.summary for run in result.runs], columns))
+        outputs.write(f"{table}.parquet", stream.getvalue())
+    summary, timing = without_wall_times(result.to_json())
+    outputs.write("scenario.resolved.yaml", scenario_yaml(summary["scenario"]).encode())
+    outputs.write("summary.json", to_json(summary).encode())
+    outputs.write("basis.json", to_json(basis(scenario)).encode())
+    write_text(outputs.folder / "timing.json", to_json(timing))
+
+
+def without_wall_times(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The document without what differs between two equal runs, and that by itself."""
+    runs = [{key: value for key, value in run.items() if key != "wall_s"} for run in document["runs"]]
+    times = [{"run": run_name(run), "wall_s": run.get("wall_s")} for run in document["runs"]]
+    return {**document, "runs": runs}, {"runs": times}
+
+
+def basis(scenario: "Scenario") -> dict[str, Any]:
+    """What the answers rest on: the memory budget, each device figure with its source, the model's shape."""
+    from simulator.device import FIGURES, DeviceFields
+
+    device, model = scenario.loaded_device, scenario.loaded_model
+    figures = []
+    for name in FIGURES:
+        source, confidence = device.provenance(name)
+        meaning = DeviceFields.model_fields[name].description or ""
+        value = getattr(device, name)
+        figures.append({"name": name, "value": value, "source": source, "confidence": confidence, "meaning": meaning})
+    return {
+        "memory": scenario.budget.to_dict(),
+        "device": {"name": device.name, "count": device.count, "replicas": device.replicas, "figures": figures},
+        "model": {
+            "name": model.name,
+            "parameters": model.parameters,
+            "active_parameters": model.active_parameters,
+            "layers": model.num_layers,
+        },
+    }
+
+
+def _base_dir(scenario: "Scenario") -> str | None:
+    """The scenario's folder, as seen from the current one, if the scenario names files in it at all."""
+    from simulator.showing.manifest import input_files
+    from simulator.traffic.traces import trace_names
+
+    named = input_files(scenario.resolved(), scenario.base_dir)
+    return None if all(one.name in trace_names() for one in named) else scenario.base_dir.as_posix()
+
+
+def _earlier_outputs(folder: Path) -> set[str]:
+    """Files in ``folder`` that an earlier run wrote."""
+    try:
+        names = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["outputs"]
+        return {name for name in names if Path(name).name == name}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def run_name(summary: Mapping[str, Any]) -> str:
+    """What tells a run from the others: its label, with the replication when there are several."""
+    replication = summary.get("replication")
+    return str(summary["label"]) + ("" if replication is None else f"-{replication}")
+
+
+def to_json(content: Mapping[str, Any]) -> str:
+    """JSON for files: indented, a line break at the end."""
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def scenario_yaml(resolved: Mapping[str, Any]) -> str:
+    """A resolved scenario as YAML that loads to the same scenario."""
+    import yaml
+
+    return yaml.dump(dict(resolved), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=120)
+
+
+def _dumper() -> Any:
+    """PyYAML's dumper, told to quote what YAML 1.2 would read as a number (``1e9``)."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        from simulator.loading.yaml_source import resolve_scalar
+
+        try:
+            # PyYAML leaves some line separators unquoted, which then read back as spaces.
+            plain = value.isprintable() and isinstance(resolve_scalar(value), str)
+        except ValueError:
+            plain = False
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
+
+    Dumper.add_representer(str, text)
+    return Dumper

@@ -1,0 +1,59 @@
+"""Failed allocations on the time axis, by cause."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.showing.plots import style
+from simulator.showing.plots.style import GREY, MUTED, PINK, RED
+
+if TYPE_CHECKING:
+    from simulator.showing.report_data import ReportData, RunData
+
+COLOURS = {"capacity": RED, "fragmentation": PINK, "too large": GREY}
+_BINS = 90
+
+
+def event_counts(
+    run: "RunData", end_s: float, bins: int = _BINS
+) -> "tuple[npt.NDArray[np.float64], dict[str, npt.NDArray[np.int64]]]":
+    """Edges of equal intervals up to ``end_s`` and, by cause, failed allocations in each (``too large``: requests that
+    an empty pool could not hold, when they were turned away)."""
+    edges = np.linspace(0.0, max(end_s, 1e-9), bins + 1)
+    events, requests = run.oom_events, run.requests
+    times = {cause: events["time_s"][events["cause"] == cause] for cause in ("capacity", "fragmentation")}
+    times["too large"] = requests["finish_s"][requests["outcome"] == "too_large"]
+    return edges, {cause: np.histogram(at, edges)[0] for cause, at in times.items()}
+
+
+def oom_events(data: "ReportData", words: style.Words) -> "style.Figure | None":
+    """One panel an allocator: events in each interval, stacked by cause."""
+    runs = [run for run in data.shown if "time_s" in run.oom_events][: style.MAX_SHOWN]
+    if not runs:
+        return None
+    title = words("When do allocations fail, and why?")
+    height_in = style.top_in(title, legend_rows=1) + 0.66 + (0.85 if data.shares_time else 1.05) * len(runs)
+    drawn = style.figure(title, height_in=height_in)
+    axes = style.panels(drawn, title, len(runs), legend_rows=1, share_x=data.shares_time, share_y=True)
+    for panel, run in zip(axes, runs, strict=True):
+        total = _draw(panel, run, data.axis_end_s(run), style.time_scale(data.end_s)[0])
+        style.panel_title(panel, run.name, f"{total:,} {words('events')}" if total else "")
+        if not total:
+            panel.text(0.5, 0.4, words("none"), transform=panel.transAxes, ha="center", color=MUTED, fontsize=9)
+        panel.locator_params(axis="y", nbins=3, integer=True)
+    axes[0].set_ylim(0, max(1.0, axes[0].get_ylim()[1]))
+    style.time_axes(axes, [data.axis_end_s(run) for run in runs], words)
+    drawn.supylabel(words("events in an interval"), fontsize=9, x=0.015)
+    style.legend(drawn, title, [(words(name), style.patch(colour)) for name, colour in COLOURS.items()], columns=3)
+    return drawn
+
+
+def _draw(panel: "style.Axes", run: "RunData", end_s: float, scale: float) -> int:
+    edges, counts = event_counts(run, end_s)
+    below = np.zeros(len(edges) - 1)
+    for cause, count in counts.items():
+        if count.any():
+            panel.stairs(below + count, edges / scale, baseline=below, fill=True, color=COLOURS[cause], linewidth=0)
+            below = below + count
+    return int(sum(count.sum() for count in counts.values()))

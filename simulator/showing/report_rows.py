@@ -1,0 +1,182 @@
+"""The figures of the report's main table: name, how it is written, and the formula it comes from."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.showing.terminal import cause_shares, percent
+from simulator.units import format_bytes, format_seconds
+
+Summary = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of every run. ``source`` is its place in an entry of ``summary.json``; ``strong`` marks answers."""
+
+    name: str
+    cell: Callable[[Summary], str]
+    formula: str
+    source: str
+    strong: bool = False
+
+
+def telling_rows(runs: Sequence[Summary]) -> tuple[list[Row], list[Row]]:
+    """Rows to show, and rows that are nothing for every run."""
+    idle = [row for row in ROWS if not row.strong and all(row.cell(run) in _NOTHING for run in runs)]
+    return [row for row in ROWS if row not in idle], idle
+
+
+_NOTHING = ("0", "0 %", "0 B", "-")
+
+
+def _rate(run: Summary) -> str:
+    low, high = run["oom_rate_ci"]
+    return f"{percent(run['oom_rate'])} [{percent(low)}, {percent(high)}]"
+
+
+def _count(group: str, name: str) -> Callable[[Summary], str]:
+    return lambda run: f"{run[group][name]:,}"
+
+
+def _cause(name: str) -> Callable[[Summary], str]:
+    return lambda run: percent(cause_shares(run)[name])
+
+
+def _waste(kind: str) -> Callable[[Summary], str]:
+    return lambda run: percent(run["kv"]["waste"][kind])
+
+
+def _time(group: str, rank: str) -> Callable[[Summary], str]:
+    def cell(run: Summary) -> str:
+        # Nobody completed: there is no latency to speak of.
+        return format_seconds(run["latency"][group][rank]) if run["requests"]["completed"] else "-"
+
+    return cell
+
+
+def _share_of_pool(name: str) -> Callable[[Summary], str]:
+    def cell(run: Summary) -> str:
+        capacity = run["kv_capacity_bytes"]
+        return percent(min(1.0, run["kv"][name] / capacity)) if capacity else "-"
+
+    return cell
+
+
+def _pages(run: Summary) -> str:
+    return f"{run['max_pages']:,} x {run['page_size']}" if run["max_pages"] else "-"
+
+
+ROWS = (
+    Row(
+        "OOM rate [95 % interval]",
+        _rate,
+        "(oom_admission + oom_decode + too_large) / arrived; Wilson's interval, Student's t over replications",
+        "oom_rate, oom_rate_ci",
+        strong=True,
+    ),
+    Row(
+        "by fragmentation",
+        _cause("fragmentation"),
+        "(oom_admission + oom_decode) / arrived, times the share of failed allocations that found enough free bytes "
+        "but no placement",
+        "oom_events.fragmentation",
+    ),
+    Row(
+        "by capacity",
+        _cause("capacity"),
+        "the rest of (oom_admission + oom_decode) / arrived: fewer bytes were free than needed",
+        "oom_events.capacity",
+    ),
+    Row("too large", _cause("too large for an empty pool"), "too_large / arrived", "requests.too_large"),
+    Row("requests arrived", _count("requests", "arrived"), "requests that came before the end", "requests.arrived"),
+    Row("requests completed", _count("requests", "completed"), "got all their output tokens", "requests.completed"),
+    Row("timed out", _count("requests", "timed_out"), "waited longer than queue_timeout", "requests.timed_out"),
+    Row("unfinished", _count("requests", "unfinished"), "still there at the end", "requests.unfinished"),
+    Row(
+        "preemptions",
+        lambda run: f"{run['preemptions']:,}",
+        "sequences that lost their memory while running",
+        "preemptions",
+        strong=True,
+    ),
+    Row(
+        "tokens computed again",
+        lambda run: f"{run['recomputed_tokens']:,}",
+        "tokens lost by preemptions and not found in a cache",
+        "recomputed_tokens",
+    ),
+    Row("swapped", lambda run: format_bytes(run["swapped_bytes"]), "bytes over the host link", "swapped_bytes"),
+    Row(
+        "KV pool of a device",
+        lambda run: format_bytes(run["kv_capacity_bytes"]),
+        "the memory budget's rest, less page tables",
+        "kv_capacity_bytes",
+    ),
+    Row("pages x tokens", _pages, "max_pages x page_size", "max_pages, page_size"),
+    Row(
+        "pool used, mean",
+        lambda run: percent(run["kv"]["mean_utilization"]),
+        "integral of (tokens with KV x bytes per token - bytes saved by sharing) over time / (pool x time)",
+        "kv.mean_utilization",
+    ),
+    Row("pool used, peak", _share_of_pool("peak_used_bytes"), "most bytes used at once / pool", "kv.peak_used_bytes"),
+    Row(
+        "pool allocated, peak",
+        _share_of_pool("peak_allocated_bytes"),
+        "most bytes held by sequences at once / pool",
+        "kv.peak_allocated_bytes",
+    ),
+    Row(
+        "waste: reserved",
+        _waste("reserved"),
+        "held for tokens that come later; integral over time / (pool x time)",
+        "kv.waste.reserved",
+    ),
+    Row(
+        "waste: internal",
+        _waste("internal"),
+        "held for tokens that never come; integral over time / (pool x time)",
+        "kv.waste.internal",
+    ),
+    Row(
+        "waste: external",
+        _waste("external"),
+        "free while somebody waits for memory and cannot be placed; integral over time / (pool x time)",
+        "kv.waste.external",
+    ),
+    Row(
+        "prefix hit rate",
+        lambda run: percent(run["kv"]["prefix_hit_rate"]),
+        "prompt tokens found in the cache at first admission / prompt tokens asked for",
+        "kv.prefix_hit_rate",
+    ),
+    Row("copy-on-write copies", lambda run: f"{run['kv']['cow_copies']:,}", "pages copied", "kv.cow_copies"),
+    Row("moved", lambda run: format_bytes(run["kv"]["moved_bytes"]), "bytes copied by moves", "kv.moved_bytes"),
+    Row("TTFT p50", _time("ttft_s", "p50"), "first token - arrival, completed requests", "latency.ttft_s.p50"),
+    Row("TTFT p95", _time("ttft_s", "p95"), "first token - arrival, completed requests", "latency.ttft_s.p95"),
+    Row(
+        "TPOT p50",
+        _time("tpot_s", "p50"),
+        "(finish - first token) / (output tokens - 1), completed requests",
+        "latency.tpot_s.p50",
+    ),
+    Row(
+        "TPOT p95",
+        _time("tpot_s", "p95"),
+        "(finish - first token) / (output tokens - 1), completed requests",
+        "latency.tpot_s.p95",
+    ),
+    Row(
+        "output tokens/s",
+        lambda run: f"{run['throughput']['output_tokens_per_s']:,.4g}",
+        "output tokens / simulated time",
+        "throughput.output_tokens_per_s",
+    ),
+    Row(
+        "batch, mean",
+        lambda run: f"{run['batch']['mean']:.4g}",
+        "sequences in a step, mean over steps",
+        "batch.mean",
+    ),
+)

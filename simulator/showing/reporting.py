@@ -1,0 +1,101 @@
+"""From a scenario to a finished folder: what ``run``, ``rerun`` and ``report`` have in common."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simulator.showing import output
+from simulator.showing.manifest import NAME, Outputs, RunOptions, checked_manifest
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+    from simulator.simulation import Progress, Result
+
+Interrupted = Callable[[], bool]
+
+
+def run_into(
+    folder: Path | None,
+    scenario: "Scenario",
+    options: RunOptions,
+    *,
+    progress: "Progress | None" = None,
+    interrupted: Interrupted | None = None,
+) -> "Result":
+    """Simulate and write ``folder`` (``None``: write nothing). Raises ``InputError``."""
+    from simulator.serving.pool_map import PoolMaps
+    from simulator.simulation import simulate
+
+    maps = None if folder is None else PoolMaps()
+    result = simulate(
+        scenario,
+        seed=options.seed,
+        allocators=options.allocators,
+        replications=options.replications,
+        verify=options.verify,
+        progress=progress,
+        interrupted=interrupted,
+        observe=maps,
+    )
+    if folder is not None and maps is not None:
+        output.write_run(result, folder, scenario=scenario, options=options, pool_maps=maps.maps)
+    return result
+
+
+def rerun(
+    folder: Path, out: Path | None, *, progress: "Progress | None" = None, interrupted: Interrupted | None = None
+) -> list[str]:
+    """Do the run in ``folder`` again, into ``out``; what has changed, file by file.
+
+    Without ``out`` the new files are compared and thrown away, except that files which are missing from ``folder`` or
+    were altered there are put back when the run itself gives the recorded bytes. Raises ``InputError``.
+    """
+    from simulator.showing.rerun import differences, recorded
+
+    before = recorded(folder)
+    if out is not None:
+        output.prepare(out)
+        run_into(out, before.scenario, before.options, progress=progress, interrupted=interrupted)
+        return differences(before, out)
+    with tempfile.TemporaryDirectory(prefix="ascend-kv-sim-") as name:
+        again = Path(name)
+        run_into(again, before.scenario, before.options, progress=progress, interrupted=interrupted)
+        changed = differences(before, again)
+        if not changed:
+            _put_back(again, folder, before.outputs)
+    return changed
+
+
+def _put_back(source: Path, folder: Path, outputs: dict[str, str]) -> None:
+    from simulator.showing.manifest import sha256_of
+
+    for name, sha256 in outputs.items():
+        path = folder / name
+        if not path.is_file() or sha256_of(path) != sha256:
+            Outputs(folder).write(name, (source / name).read_bytes())
+
+
+def render_again(folder: Path, language: str | None = None) -> Path:
+    """Draw the pictures and the page of ``folder`` anew from its tables; the page's path. Raises ``InputError``."""
+    from simulator.files import write_text
+    from simulator.report import write_report
+    from simulator.showing.report_data import DATA_FILES
+
+    content = checked_manifest(folder, DATA_FILES)
+    chosen = language or content["options"]["language"]
+    outputs = Outputs(folder)
+    write_report(folder, outputs, command=content["command"], language=chosen)
+    content["options"]["language"] = chosen
+    content["outputs"] = dict(sorted({**content["outputs"], **outputs.sha256}.items()))
+    write_text(folder / NAME, output.to_json(content))
+    return folder / "report.html"
+
+
+def compare_folders(folders: Sequence[Path], out: Path, language: str | None = None) -> Path:
+    """One page with the runs of several folders side by side, written to ``out``. Raises ``InputError``."""
+    from simulator.report import write_comparison
+
+    output.prepare(out)
+    write_comparison(folders, Outputs(out), language=language or "en")
+    return out / "report.html"
