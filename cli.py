@@ -316,6 +316,7 @@ def kernel(
         Literal["split", "reload"], typer.Option(help="A tile too large comes in parts, or is read again for each.")
     ] = "split",
     stages: Annotated[bool, typer.Option("--stages", help="Also the seven stages of a decode step.")] = False,
+    mechanisms: Annotated[bool, typer.Option("--mechanisms", help="Also what each mechanism is worth.")] = False,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write JSON and pictures here.")] = None,
     output_format: OutputFormat = Format.table,
@@ -337,9 +338,9 @@ def kernel(
     if out is not None:
         kernel_view.write_answer(answer, out)
     if output_format is Format.json:
-        _print_json(answer.to_list(with_stages=stages))
+        _print_json(answer.to_list(with_stages=stages, with_mechanisms=mechanisms))
     else:
-        kernel_view.print_answer(answer, with_stages=stages)
+        kernel_view.print_answer(answer, with_stages=stages, with_mechanisms=mechanisms)
 
 
 @app.command()

@@ -74,6 +74,25 @@ def test_seven_stages_come_with_the_rows_when_asked_for(simulate: Run) -> None:
     assert "logits sampling" in out
 
 
+def test_every_mechanism_has_its_choices_with_seconds(simulate: Run) -> None:
+    (row,) = kernel(simulate, *MODEL, "--page-size", "16", "--context", "2048", "--batch", "32", "--mechanisms")
+    listed = row["mechanisms"]
+    assert isinstance(listed, list)
+    seconds = {(one["mechanism"], one["choice"]): one["seconds"] for one in listed}
+    assert seconds["page ids", "hbm"] > seconds["page ids", "dcache"]
+    assert seconds["tile prefetch", "none"] > seconds["tile prefetch", "next"] > seconds["tile prefetch", "all"]
+    assert seconds["page bytes", "not aligned"] > 1.5 * seconds["page bytes", "multiple of 128"]
+    assert seconds["prompt batch", "packed"] == 0 < seconds["prompt batch", "padded"]
+    assert seconds["cu_seqlens", "pageable"] > seconds["cu_seqlens", "pinned"] > seconds["cu_seqlens", "prebuilt"]
+    assert seconds["Q, K and V", "separate"] == pytest.approx(3 * seconds["Q, K and V", "interleaved"], rel=0.1)
+    # 2 pages a step, 2 accesses each, 300 cycles of 1.8 GHz.
+    assert seconds["free list", "atomic head"] == pytest.approx(2 * 2 * 300 / 1.8e9)
+    # Half a MiB a token and 16 tokens a page, read and written, for 15 of 16 of the sequences.
+    copied = 30 * 16 * 512 * 1024 * 2
+    assert seconds["append while read", "copy on write"] == pytest.approx(copied / 1.45e12)
+    assert seconds["append while read", "stream wait"] == pytest.approx(32 * 21.5e-6)
+
+
 def test_a_scenario_brings_its_own_lengths(simulate: Run) -> None:
     (row,) = kernel(simulate, "llama7b_8x2048", "--page-size", "16")
     assert row["context_tokens"] != 4096

@@ -7,6 +7,7 @@ from typing import Any
 from simulator.cost import StepCost, StepLoad
 from simulator.errors import InputError, Problem
 from simulator.kernels.kernel_table import KernelRow, PageChoice, kernel_table, recommend_page_size
+from simulator.kernels.mechanism_table import DecodeStep, MechanismCost, mechanism_table
 from simulator.kernels.stages import StageCost
 from simulator.kernels.tiles import KernelOptions
 from simulator.scenario import Scenario
@@ -26,6 +27,8 @@ GOLDEN = 0.6180339887498949
 class KernelAnswer:
     """Rows and choices, one of each for a page size; ``stages`` of a decode step under each.
 
+    ``mechanisms`` are worth what they say with the recommended page size.
+
     ``lengths`` says in words what the choice weighs, ``pool`` how many tokens of KV cache it shares out.
     """
 
@@ -35,13 +38,14 @@ class KernelAnswer:
     batch: int
     rows: tuple[KernelRow, ...]
     stages: tuple[tuple[StageCost, ...], ...]
+    mechanisms: tuple[MechanismCost, ...]
     choices: tuple[PageChoice, ...]
     best: PageChoice
     lengths: str
     pool: str
 
-    def to_list(self, *, with_stages: bool = False) -> list[dict[str, Any]]:
-        """The JSON document: one mapping a page size."""
+    def to_list(self, *, with_stages: bool = False, with_mechanisms: bool = False) -> list[dict[str, Any]]:
+        """The JSON document: one mapping a page size; the recommended one has the mechanisms, if wanted."""
         documents = []
         for row, stages, choice in zip(self.rows, self.stages, self.choices, strict=True):
             document = asdict(row) | {
@@ -55,6 +59,8 @@ class KernelAnswer:
             }
             if with_stages:
                 document["stages"] = [asdict(stage) for stage in stages]
+            if with_mechanisms and choice is self.best:
+                document["mechanisms"] = [asdict(one) for one in self.mechanisms]
             documents.append(document)
         return documents
 
@@ -82,13 +88,19 @@ def kernel_answer(
     best, choices = recommend_page_size(
         device, model, engine, sizes, lengths=lengths, pool_tokens=pool_tokens, options=options
     )
+    stages = tuple(_stages(scenario, size, context, batch, options) for size in sizes)
+    step = DecodeStep(
+        device=device, model=model, engine=engine, page_tokens=best.page_size, context=context, batch=batch
+    )
+    step_s = sum(stage.seconds for stage in stages[sizes.index(best.page_size)])
     return KernelAnswer(
         model=model.name,
         device=device.name,
         context=context,
         batch=batch,
         rows=tuple(kernel_table(device, model, engine, sizes, context=context, batch=batch, options=options)),
-        stages=tuple(_stages(scenario, size, context, batch, options) for size in sizes),
+        stages=stages,
+        mechanisms=mechanism_table(step, step_s),
         choices=choices,
         best=best,
         lengths=said,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from simulator.kernels.kernel_answer import KernelAnswer
 from simulator.kernels.kernel_table import KernelRow, PageChoice
+from simulator.kernels.mechanism_table import MechanismCost
 from simulator.kernels.stages import StageCost
 from simulator.showing.terminal import percent, print_rows
 from simulator.units import format_bytes, format_seconds
@@ -11,7 +12,7 @@ from simulator.units import format_bytes, format_seconds
 UNMEASURED = "Page tables that scatter and tables in order cost the same here; no public measurement tells them apart."
 
 
-def print_answer(answer: KernelAnswer, *, with_stages: bool) -> None:
+def print_answer(answer: KernelAnswer, *, with_stages: bool = False, with_mechanisms: bool = False) -> None:
     """The recommended page size in words, the launch by page size, and what each page size serves."""
     print_rows(summary(answer), [_cost_row(row) for row in answer.rows])
     by_size = {row.page_size: row for row in answer.rows}
@@ -21,6 +22,10 @@ def print_answer(answer: KernelAnswer, *, with_stages: bool) -> None:
         best = [row.page_size for row in answer.rows].index(answer.best.page_size)
         title = f"\nA decode step of {answer.batch} x {answer.context:,} tokens, pages of {answer.best.page_size}:"
         print_rows(title, [_stage_row(stage) for stage in answer.stages[best]])
+    if with_mechanisms:
+        shape = f"{answer.batch} x {answer.context:,} tokens, pages of {answer.best.page_size}"
+        title = f"\nWhat the choices of each mechanism take in a decode step of {shape}:"
+        print_rows(title, [_mechanism_row(one) for one in answer.mechanisms])
 
 
 def summary(answer: KernelAnswer) -> str:
@@ -47,7 +52,9 @@ def write_answer(answer: KernelAnswer, folder: Path) -> None:
         svg, png = svg_bytes(drawn), png_bytes(drawn)
     write_with(folder / "kernel.svg", lambda stream: stream.write(svg))
     write_with(folder / "kernel.png", lambda stream: stream.write(png))
-    write_text(folder / "kernel.json", json.dumps(answer.to_list(with_stages=True), indent=2) + "\n")
+    write_text(
+        folder / "kernel.json", json.dumps(answer.to_list(with_stages=True, with_mechanisms=True), indent=2) + "\n"
+    )
 
 
 def _cost_row(row: KernelRow) -> dict[str, str]:
@@ -91,4 +98,14 @@ def _stage_row(stage: StageCost) -> dict[str, str]:
         "bytes": format_bytes(stage.moved_bytes),
         "operations": f"{stage.flops:.3g}",
         "bound by": stage.bound,
+    }
+
+
+def _mechanism_row(one: MechanismCost) -> dict[str, str]:
+    return {
+        "mechanism": one.mechanism,
+        "choice": one.choice,
+        "time": format_seconds(one.seconds),
+        "bytes": format_bytes(one.moved_bytes),
+        "": one.note,
     }
