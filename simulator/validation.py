@@ -20,6 +20,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "paper": ("The PagedAttention paper", ("paper",)),
     "prefix": ("Prefix cache", ("prefix",)),
     "theory": ("Theory", ("theory_loss", "theory_queues", "theory_memory")),
+    "scheduler": ("Scheduler and block manager, worked cases", ("scheduling", "paging")),
 }
 
 

@@ -18,7 +18,7 @@ from simulator.validating.table import answer
 from simulator.validation import FAMILIES, Report, validate
 
 #: families whose checks take a second at most together
-QUICK = ("engines", "prefix")
+QUICK = ("engines", "prefix", "scheduler")
 SOURCE = Source("engines", "made", "a test")
 
 
