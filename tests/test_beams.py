@@ -42,9 +42,9 @@ def test_all_beams_of_a_request_end_in_the_same_step_with_the_same_length() -> N
     run, _ = beam_world(4, prompt=20, output=30).run()
     assert run.ledger.outcome[0] == Outcome.completed
     assert run.ledger.output_tokens[0] == 30
-    # the prompt's step, then 29 steps of four beams
+    # the prompt's step gives each of the four its first output, then come 29 steps
     assert run.recorder.steps == 30
-    assert run.recorder.output_tokens == 1 + 29 * 4
+    assert run.recorder.output_tokens == 30 * 4
 
 
 def test_beams_never_read_what_another_beam_wrote() -> None:
