@@ -21,6 +21,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "prefix": ("Prefix cache", ("prefix",)),
     "theory": ("Theory", ("theory_loss", "theory_queues", "theory_memory")),
     "scheduler": ("Scheduler and block manager, worked cases", ("scheduling", "paging")),
+    "hardware": ("Hardware", ("hardware",)),
 }
 
 

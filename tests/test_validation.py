@@ -18,7 +18,7 @@ from simulator.validating.table import answer
 from simulator.validation import FAMILIES, Report, validate
 
 #: families whose checks take a second at most together
-QUICK = ("engines", "prefix", "scheduler")
+QUICK = ("engines", "prefix", "scheduler", "hardware")
 SOURCE = Source("engines", "made", "a test")
 
 
