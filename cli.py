@@ -550,6 +550,38 @@ def sweep(
         typer.echo(f"{done.points:,} points{earlier}, {done.rows:,} rows: {done.parquet}")
 
 
+@app.command()
+def export(
+    scenario: ScenarioName,
+    *,
+    engine: Annotated[str, typer.Option("--for", metavar="ENGINE", help="vllm-ascend, vllm, mindie or cann-recipes.")],
+    allocator: Annotated[
+        str | None, typer.Option("--allocator", metavar="NAME", help="Which one; default: the first paged one.")
+    ] = None,
+    max_pages: Annotated[int | None, typer.Option(min=1, help="Pages of the pool, as `size` recommends.")] = None,
+    settings: Settings = None,
+    output_format: OutputFormat = Format.table,
+    quiet: Quiet = False,
+) -> None:
+    """Settings of a serving engine, in its own names and units; what it cannot accept is refused."""
+    from simulator import planner
+    from simulator.export import export as exported
+    from simulator.export import export_document
+    from simulator.scenario import load_scenario
+
+    loaded = load_scenario(scenario, settings or ())
+    index = planner.sizable(loaded, _chosen_allocators(loaded, [allocator] if allocator else ()))
+    with loaded.located():
+        found = exported(loaded, index, engine, max_pages=max_pages)
+    if output_format is Format.json:
+        _print_json(export_document(found))
+        return
+    typer.echo(found.text)
+    if not quiet:
+        for note in found.notes:
+            _note(f"note: {note}")
+
+
 @app.command(name="cache-curve")
 def cache_curve(
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file with block ids, or a shipped trace.")],
