@@ -39,7 +39,7 @@ def check_agreement(found: list[Agreement], *, mixed: bool) -> None:
         assert abs(one.exact_error) <= 0.02, one
     for one in serial:
         assert abs(one.exact_error) <= 0.05, one
-        assert abs(one.sums_error) <= (0.25 if mixed else 0.03), one
+        assert abs(one.sums_error) <= (0.25 if mixed else 0.04), one
     # Sums of mixed contexts miss the fullest core when nothing overlaps: about one launch in eight is over 2 %.
     assert np.mean([abs(one.sums_error) > 0.02 for one in serial]) <= (0.3 if mixed else 0.05)
 

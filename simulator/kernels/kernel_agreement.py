@@ -2,7 +2,7 @@
 
 What holds over such sweeps (launch floor included on both sides): with two tile buffers or more, every launch within
 2 %, whether the form knows every context or only their sums. With one buffer, where waits do not overlap and the
-fullest core decides, equal contexts within 3 % and known contexts within 5 %; sums of mixed contexts miss 2 % in every
+fullest core decides, equal contexts within 4 % and known contexts within 5 %; sums of mixed contexts miss 2 % in every
 eighth launch, by up to a fifth, nearly always on the low side.
 """
 
