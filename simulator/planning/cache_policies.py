@@ -110,28 +110,30 @@ class Lfu:
         """The next requests of the trace."""
         for column in (self._uses, self._last, self._born):
             column += [0] * (known_blocks - len(column))
-        uses = self._uses
+        uses, last, worn = self._uses, self._last, self._worn
         for blocks in requests:
-            leading = 0
+            clock = begun = self._clock
             for block in blocks:
                 if block < 0 or not uses[block]:
                     break
-                leading += 1
+                clock += 1
+                last[block] = clock
+                uses[block] += 1
+                if uses[block] == 2:
+                    heappush(worn, (2, clock, block))
+            leading = clock - begun
+            self._clock = clock
             self.hits += leading
-            self._use(blocks[:leading])
             if leading < len(blocks):
                 self._mixed(blocks[leading:])
 
-    def _use(self, blocks: list[int]) -> None:
-        """Blocks that are resident."""
-        uses, last, clock = self._uses, self._last, self._clock
-        for block in blocks:
-            clock += 1
-            last[block] = clock
-            uses[block] += 1
-            if uses[block] == 2:
-                heappush(self._worn, (2, clock, block))
-        self._clock = clock
+    def _use(self, block: int) -> None:
+        """A block that is resident, after its request's first miss."""
+        self._clock += 1
+        self._last[block] = self._clock
+        self._uses[block] += 1
+        if self._uses[block] == 2:
+            heappush(self._worn, (2, self._clock, block))
 
     def _mixed(self, blocks: list[int]) -> None:
         """Blocks after the first miss, resident or not."""
@@ -139,17 +141,18 @@ class Lfu:
         waiting: list[int] = []
         place = self._front + len(self._fresh)
         for block in blocks:
-            if block >= 0 and uses[block] and waiting:
-                # Whether it is still resident turns out once those before it are in.
-                self._insert(waiting)
-                waiting = []
-                place = self._front + len(self._fresh)
-            if block >= 0 and uses[block]:
-                self._use([block])
-                continue
             if block >= 0:
+                if uses[block]:
+                    # Whether it is still resident turns out once those before it are in.
+                    self._insert(waiting)
+                    waiting = []
+                    place = self._front + len(self._fresh)
+                    if uses[block]:
+                        self._use(block)
+                        continue
                 uses[block] = 1
-                born[block] = place + len(waiting)
+                born[block] = place
+            place += 1
             waiting.append(block)
         self._insert(waiting)
 
@@ -170,17 +173,17 @@ class Lfu:
         """Evicts up to ``count`` blocks used once, oldest first; returns how many are missing."""
         fresh, uses, born, front = self._fresh, self._uses, self._born, self._front
         while count and fresh:
-            block = fresh[0]
-            if block < 0:
-                if -block > count:
-                    fresh[0] = block + count
-                    count = 0
-                    break
+            block = fresh.popleft()
+            if block >= 0:
+                if uses[block] == 1 and born[block] == front:
+                    uses[block] = 0
+                    count -= 1
+            elif -block <= count:
                 count += block
-            elif uses[block] == 1 and born[block] == front:
-                uses[block] = 0
-                count -= 1
-            fresh.popleft()
+            else:
+                fresh.appendleft(block + count)
+                front -= 1
+                count = 0
             front += 1
         self._front = front
         return count
