@@ -30,7 +30,7 @@ COLLECTIVE_KERNELS = 2
 # Steps whose context-free part is remembered: decode batches come back again and again, prefill steps seldom.
 KNOWN_BASES = 4096
 # Below this many steps one by one is faster than arrays, whose every operation has a fixed cost.
-SHORT_ARRAY = 24
+SHORT_ARRAY = 20
 
 
 class StepCost:

@@ -9,8 +9,9 @@ sum when the tile buffer holds one tile. ``kernel_cycles`` plays the same launch
 Only sums over the batch enter (sequences, tokens, pages), so the cost of a step is O(1) in the batch size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from simulator.device import Device
@@ -100,11 +101,15 @@ class PagedKernel:
 
         if sequences == 0:
             return np.zeros(np.shape(tokens))
-        if self._usual and np.size(pages) and (pages == pages[0]).all():
-            return fast_array(self.form, self.device.cores)(sequences, tokens.astype(float), pages[0].item())
+        if self._usual and np.ndim(pages) == 1 and len(pages) and (pages == pages[0]).all():
+            return self._fast_array(sequences, tokens.astype(float), pages[0].item())
         sums = (sequences, tokens, pages)
         share = mean_share(self.plan, self.device.cores, sums, maximum=np.maximum, ceil=np.ceil)
         return self.form.timing(share, np.maximum).total_s
+
+    @cached_property
+    def _fast_array(self) -> Callable[[int, Any, float], Any]:
+        return fast_array(self.form, self.device.cores)
 
     def seconds_of(self, contexts: Sequence[int]) -> float:
         """Seconds of one launch over sequences of ``contexts`` tokens, every core's share taken exactly."""

@@ -37,7 +37,7 @@ def fast_array(form: KernelForm, cores: int) -> Callable[[int, Any, float], Any]
 
     dma, parts, part_bytes = form.dma, form.plan.parts, form.step_token_bytes * form.plan.reload / form.plan.parts
     lone, shared = dma.latency_s / dma.depth, dma.startup_s / dma.depth
-    deal, others = _deal(form.plan, cores, np.maximum), _others(form)
+    deal, others, bound_s = _deal(form.plan, cores, np.maximum), _others(form), _bound_s(form)
 
     def transfer(size: Number, active: Number) -> Any:
         return np.maximum(shared + size * active / dma.shared_bandwidth, lone + size / dma.port_bandwidth)
@@ -53,11 +53,14 @@ def fast_array(form: KernelForm, cores: int) -> Callable[[int, Any, float], Any]
             last_s = transfer(full * part_bytes, last_active)
             streamed = streamed + (last_s - full_s)
             queries = queries + (transfer(form.query_bytes, last_active) - query) / task_pages
-        scalar, compute = others(most, tasks, bursts, tails, full, tail)
+        streamed = streamed * parts + queries
         first = (most / bursts - 1) * form.lookup_s + form.miss_s + dma.issue_s
         opening = dma.issue_s + np.maximum(query, first)
         drain = -(-full // FRACTAL) * form.compute.slice_s / parts
-        total = opening + (streamed * parts + queries) - query + drain
+        total = opening + streamed - query + drain
+        if (bound_s * bursts + (full_s + last_s + query) < streamed).all():
+            return total
+        scalar, compute = others(most, tasks, bursts, tails, full, tail)
         return np.maximum(np.maximum(scalar + last_s + drain, total), opening + full_s + compute)
 
     return seconds
