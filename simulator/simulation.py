@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from simulator.allocators.base import Allocator
+from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.cost import StepCost
 from simulator.engine import Engine, EngineRun
 from simulator.errors import InputError, Problem
 from simulator.metrics import RunResult, summarise
 from simulator.scenario import Scenario
 from simulator.serving.batch import TILE_TOKENS
+from simulator.serving.compaction_worth import compaction_worth
 from simulator.serving.ledger import Ledger
 from simulator.serving.observation import Observation, observe_allocator
 from simulator.serving.pool import UNLIMITED_PAGES, PoolParts, build_allocator
@@ -141,6 +143,8 @@ def run_one(
         warmup_s=0.0 if warmup == "auto" else warmup,
         wall_s=wall_s,
     )
+    if isinstance(allocator, PagedDefragAllocator) and scenario.engine.scheduler != "replay":
+        result.summary["kv"]["compaction"] = _compaction(scenario, run, allocator, result)
     if observation.faulty:
         result.summary["faults"] = observation.findings(run.detail)
     return result
@@ -173,6 +177,19 @@ def _serve(
             raise
         # A planted mistake was noticed where the engine cannot go on.
         return engine.leave("interrupted", str(error))
+
+
+def _compaction(
+    scenario: Scenario, run: EngineRun, allocator: PagedDefragAllocator, result: RunResult
+) -> dict[str, Any]:
+    latency = result.summary["latency"]
+    return compaction_worth(
+        run,
+        allocator,
+        _step_costs(scenario, allocator.tile_tokens),
+        copy_bandwidth=scenario.loaded_device.hbm_sustained_bandwidth,
+        lifetime_s=latency["e2e_s"]["mean"] - latency["queue_s"]["mean"],
+    )
 
 
 def _step_costs(scenario: Scenario, page_tokens: int) -> Callable[[float], StepCost]:

@@ -190,6 +190,7 @@ _MECHANISMS: tuple[tuple[str, Callable[[Summary], Any], Callable[[Any], str]], .
     ("prompt tokens found in cache", _figure("kv", "prefix_hit_rate"), percent),
     ("pages copied on write", _figure("kv", "cow_copies"), "{:,}".format),
     ("moved within the pool", _figure("kv", "moved_bytes"), units.format_bytes),
+    ("a run's move pays after", _figure("kv", "compaction", "break_even_s"), units.format_seconds),
     ("swapped over the host link", _figure("swapped_bytes"), units.format_bytes),
     ("tokens computed again", _figure("recomputed_tokens"), "{:,}".format),
     ("padding computed, tokens", _figure("padding_tokens"), "{:,}".format),
