@@ -335,6 +335,9 @@ def kernel(
         options=KernelOptions(table=table, tile=tile, prefetch=prefetch, layout=layout, overflow=overflow),
         has_workload=scenario is not None,
     )
+    warning = kernel_view.unaligned(answer)
+    if warning:
+        _note(warning)
     if out is not None:
         kernel_view.write_answer(answer, out)
     if output_format is Format.json:
@@ -462,6 +465,10 @@ def size(
     allocator: Annotated[
         str | None, typer.Option("--allocator", metavar="NAME", help="Which one; default: the first paged one.")
     ] = None,
+    solve: Annotated[
+        str | None,
+        typer.Option("--solve", metavar="KEY=A:B:STEP", help="Instead: how far a key may go with the pool there is."),
+    ] = None,
     max_replications: Annotated[int, typer.Option(min=1, help="Most replications of one size.")] = 64,
     settings: Settings = None,
     seed: Seed = None,
@@ -481,16 +488,16 @@ def size(
     goal = planner.chosen_target(loaded, target_oom, target)
     if loaded.budget.overdraft_bytes:
         _refuse(loaded.budget)
+    axis = parse_axis(solve, "--solve") if solve else None
+    effort = {"confidence": confidence, "most_replications": max_replications, "jobs": usable_processes(jobs)}
+    if axis is not None:
+        scenarios = planner.varied(scenario, planner.with_seed(settings or (), seed), axis)
+        with reporting(enabled=not quiet) as progress:
+            found = planner.solved(scenarios, axis, index, goal, **effort, progress=progress)
+        _show_solved(found, axis, goal, loaded.labels[index], confidence, output_format)
+        return
     with reporting(enabled=not quiet) as progress:
-        answer = planner.sized_answer(
-            loaded,
-            index,
-            goal,
-            confidence=confidence,
-            most_replications=max_replications,
-            jobs=usable_processes(jobs),
-            progress=progress,
-        )
+        answer = planner.sized_answer(loaded, index, goal, **effort, progress=progress)
     if output_format is Format.json:
         _print_json(size_document(answer))
     else:

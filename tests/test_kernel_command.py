@@ -113,6 +113,14 @@ def test_a_wrong_page_size_is_refused(simulate: Run, sizes: str) -> None:
     assert "--page-size" in err
 
 
+def test_pages_that_are_not_aligned_are_warned_of(simulate: Run) -> None:
+    # One KV head of 64 on each of two devices at half a byte: 64 bytes of K and V a token.
+    small = ("--model", "qwen2.5-0.5b", "--device", "910B2", "--count", "2", "--set", "engine.kv_cache_dtype=int4")
+    code, _, err = simulate("kernel", *small, "--page-size", "1,2")
+    assert code == 0
+    assert err.startswith("warning: pages of 1 (64 bytes) are no multiple of 128 bytes")
+
+
 def test_a_model_that_leaves_no_room_still_has_a_kernel_cost(simulate: Run) -> None:
     code, out, _ = simulate("kernel", "--model", "llama-2-70b", "--device", "910B4", "--page-size", "128")
     assert code == 0

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.allocators.base import Life
+from simulator.allocators.paged import PagedAllocator, plain_layout
 from simulator.device import Device, DeviceConfig, load_device
 from simulator.kernel import PagedKernel
 from simulator.kernels.kernel_agreement import Agreement, agreement, scattered_tables
@@ -88,6 +90,24 @@ def test_adjacent_pages_merge_into_fewer_transfers_and_less_time() -> None:
     assert merged.seconds < apart.seconds
     closed = PagedKernel(B2, GQA, page_tokens=16, options=KernelOptions(run_pages=merged.mean_run_pages))
     assert closed.seconds(6, 6 * 2048, 6 * 128) == pytest.approx(merged.seconds, rel=0.05)
+
+
+def test_tables_of_an_allocator_merge_where_its_pages_lie_side_by_side() -> None:
+    allocator = PagedAllocator(plain_layout(page_tokens=16, bytes_per_token=32), max_pages=512)
+
+    def admitted(request: int) -> list[int]:
+        holding = allocator.admit(Life(request, 1024, 1, 1024), 1024)
+        assert holding is not None
+        return holding.pages
+
+    fresh = [admitted(request) for request in range(2)]
+    kernel = PagedKernel(B2, GQA, page_tokens=16)
+    together = simulate_launch(kernel, [1024, 1024], fresh)
+    shuffled = [fresh[0][::2] + fresh[1][::2], fresh[0][1::2] + fresh[1][1::2]]
+    apart = simulate_launch(kernel, [1024, 1024], shuffled)
+    assert together.traffic.kv_bytes == apart.traffic.kv_bytes == 2 * 1024 * 8 * 2 * 128 * 2
+    assert together.traffic.dma_transfers < apart.traffic.dma_transfers / 4
+    assert together.seconds < apart.seconds
 
 
 def test_table_modes_trade_bytes_for_waiting() -> None:

@@ -28,6 +28,13 @@ def print_answer(answer: KernelAnswer, *, with_stages: bool = False, with_mechan
         print_rows(title, [_mechanism_row(one) for one in answer.mechanisms])
 
 
+def unaligned(answer: KernelAnswer) -> str:
+    """A warning about page sizes whose bytes are no multiple of 128; empty when there is none."""
+    odd = [f"{row.page_size} ({row.page_bytes} bytes)" for row in answer.rows if not row.aligned]
+    slower = "their transfers get the device's unaligned_ratio of the bandwidth"
+    return f"warning: pages of {', '.join(odd)} are no multiple of 128 bytes; {slower}" if odd else ""
+
+
 def summary(answer: KernelAnswer) -> str:
     """Two sentences: the page size to take and what the first table is about."""
     best = answer.best
