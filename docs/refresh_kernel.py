@@ -10,7 +10,7 @@ from pathlib import Path
 
 from simulator.device import DeviceConfig, load_device
 from simulator.kernels.kernel_agreement import agreement
-from simulator.kernels.kernel_answer import kernel_answer
+from simulator.planning.kernel_answer import kernel_answer
 from simulator.loading.static import budget_scenario
 from simulator.rng import stream
 from simulator.showing.plots.agreement import agreement_errors

@@ -15,8 +15,9 @@ from simulator.showing.plots import PICTURES, style
 from simulator.showing.report_data import ReportData, RunData, read_folder, read_folders
 from simulator.showing.report_rows import ROWS, telling_rows
 from simulator.showing.report_tables import Table, tables
-from simulator.showing.terminal import cause_shares, percent
+from simulator.showing.terminal import cause_shares
 from simulator.units import format_bytes, format_seconds
+from simulator.units import format_percent as percent
 
 if TYPE_CHECKING:
     from simulator.showing.manifest import Outputs

@@ -134,3 +134,15 @@ def format_seconds(seconds: float) -> str:
 def to_ns(seconds: float) -> int:
     """Nanoseconds on the simulated clock, rounded half to even."""
     return round(seconds * NS_PER_S)
+
+
+def format_percent(ratio: float) -> str:
+    """``"0 %"``, ``"0.03 %"``, ``"7.4 %"``, ``"61 %"``; never rounds a real loss to zero or a partial one to 100."""
+    value = 100 * ratio
+    if value in (0, 100):
+        return f"{value:.0f} %"
+    if value < 0.01:
+        return "< 0.01 %"
+    if value > 99.99:
+        return "> 99.99 %"
+    return f"{value:.2g} %" if value < 10 else f"{value:.3g} %" if value < 99.95 else f"{value:.2f} %"

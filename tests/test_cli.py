@@ -17,6 +17,7 @@ import pytest
 from scenario_text import VALID, changed
 
 import cli
+from simulator import units
 from simulator.errors import InputError
 from simulator.loading import catalogue
 from simulator.scenario import load_scenario
@@ -310,7 +311,7 @@ def test_ctrl_c_keeps_what_was_simulated(scenario: Path) -> None:
     ],
 )
 def test_percentages_never_hide_a_loss(ratio: float, text: str) -> None:
-    assert terminal.percent(ratio) == text
+    assert units.format_percent(ratio) == text
 
 
 def test_the_answer_names_a_single_cause_and_what_preemption_hides() -> None:

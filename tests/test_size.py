@@ -14,13 +14,13 @@ from simulator.planning.demand import demand
 from simulator.planning.limits import hbm_limit_pages
 from simulator.planning.rare_targets import countable_rates, is_rare
 from simulator.planning.size import SizeAnswer, size
-from simulator.planning.size_document import size_document
 from simulator.planning.sizing import Effort
 from simulator.planning.statistics import share
 from simulator.planning.target import Target, parse_target
 from simulator.planning.tasks import one_by_one
 from simulator.planning.trial import Observation, Trial, observe
 from simulator.scenario import Scenario, parse_scenario
+from simulator.showing.size_document import size_document
 from simulator.simulation import simulate
 
 PAGES = 4  # of each request, for its whole life

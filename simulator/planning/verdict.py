@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from simulator.showing.terminal import percent
+from simulator.units import format_percent as percent
 
 if TYPE_CHECKING:
     from simulator.planning.compare import Difference, Standing

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from simulator.errors import InputError, Problem, nearest_name
 from simulator.planning.cache_curve import POLICIES, CacheCurve, CurvePoint, PolicyName
-from simulator.showing.terminal import percent, print_rows
+from simulator.showing.terminal import print_rows
+from simulator.units import format_percent as percent
 
 
 def parse_policies(names: Sequence[str]) -> tuple[PolicyName, ...]:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from simulator.calibrate import Calibration
 from simulator.kernels.measured_rows import StepRow, TransferRow
-from simulator.showing.terminal import percent, print_rows
+from simulator.showing.terminal import print_rows
+from simulator.units import format_percent as percent
 
 WORST_ROWS = 5
 

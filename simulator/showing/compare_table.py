@@ -5,7 +5,8 @@ from typing import Any
 
 from simulator.planning.compare import Comparison, Standing
 from simulator.planning.statistics import Estimate
-from simulator.showing.terminal import percent, print_rows
+from simulator.showing.terminal import print_rows
+from simulator.units import format_percent as percent
 from simulator.units import format_seconds
 
 

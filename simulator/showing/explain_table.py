@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simulator.showing.terminal import console, percent, print_rows
+from simulator.showing.terminal import console, print_rows
 from simulator.units import format_bytes, format_seconds
+from simulator.units import format_percent as percent
 
 Document = Mapping[str, Any]
 

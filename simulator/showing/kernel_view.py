@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from simulator.kernels.kernel_answer import KernelAnswer
 from simulator.kernels.kernel_table import KernelRow, PageChoice
 from simulator.kernels.mechanism_table import MechanismCost
 from simulator.kernels.stages import StageCost
-from simulator.showing.terminal import percent, print_rows
+from simulator.planning.kernel_answer import KernelAnswer
+from simulator.showing.terminal import print_rows
 from simulator.units import format_bytes, format_seconds
+from simulator.units import format_percent as percent
 
 UNMEASURED = "Page tables that scatter and tables in order cost the same here; no public measurement tells them apart."
 

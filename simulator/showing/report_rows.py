@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.showing.terminal import cause_shares, percent
+from simulator.showing.terminal import cause_shares
 from simulator.units import format_bytes, format_seconds
+from simulator.units import format_percent as percent
 
 Summary = Mapping[str, Any]
 

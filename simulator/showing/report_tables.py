@@ -13,8 +13,8 @@ from simulator.showing.plots.latency import PANELS as LATENCIES
 from simulator.showing.plots.memory_time import layers
 from simulator.showing.plots.oom import event_counts
 from simulator.showing.plots.outcomes import outcome_shares
-from simulator.showing.terminal import percent
 from simulator.units import format_bytes, format_seconds
+from simulator.units import format_percent as percent
 
 if TYPE_CHECKING:
     from simulator.showing.report_data import ReportData, RunData

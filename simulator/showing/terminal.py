@@ -14,6 +14,7 @@ from rich.table import Table
 
 from simulator import units
 from simulator.showing.output import run_name
+from simulator.units import format_percent as percent
 
 Summary = Mapping[str, Any]
 _PLAIN_WIDTH = 400
@@ -28,18 +29,6 @@ def console() -> Console:
         markup=False,
         emoji=False,
     )
-
-
-def percent(ratio: float) -> str:
-    """``"0 %"``, ``"0.03 %"``, ``"7.4 %"``, ``"61 %"``; never rounds a real loss to zero or a partial one to 100."""
-    value = 100 * ratio
-    if value in (0, 100):
-        return f"{value:.0f} %"
-    if value < 0.01:
-        return "< 0.01 %"
-    if value > 99.99:
-        return "> 99.99 %"
-    return f"{value:.2g} %" if value < 10 else f"{value:.3g} %" if value < 99.95 else f"{value:.2f} %"
 
 
 def answer(runs: Sequence[Summary]) -> str:

@@ -6,7 +6,7 @@ from simulator.showing.plots import style
 from simulator.showing.plots.style import BLUE, DASHES, GREEN, GREY, RED
 
 if TYPE_CHECKING:
-    from simulator.kernels.kernel_answer import KernelAnswer
+    from simulator.planning.kernel_answer import KernelAnswer
 
 _MODES = (
     ("hbm", "page ids from HBM each time", RED),

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.showing.plots import style
 from simulator.showing.plots.style import GREEN, GREY, GROUND, INK, ORANGE, PINK, RED, YELLOW
-from simulator.showing.terminal import cause_shares, percent
+from simulator.showing.terminal import cause_shares
+from simulator.units import format_percent as percent
 
 if TYPE_CHECKING:
     from simulator.showing.report_data import ReportData

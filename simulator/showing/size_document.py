@@ -3,8 +3,9 @@
 from typing import Any
 
 from simulator.planning.size import NEAR_CLIFF_RATIO, SizeAnswer, SizePoint
-from simulator.showing.terminal import percent, print_rows
+from simulator.showing.terminal import print_rows
 from simulator.units import format_bytes, format_seconds
+from simulator.units import format_percent as percent
 
 
 def size_document(answer: SizeAnswer) -> dict[str, Any]:
