@@ -322,9 +322,9 @@ def kernel(
     output_format: OutputFormat = Format.table,
 ) -> None:
     """What page-level attention costs by page size: bytes, look-ups, cycles, what bounds it; the page size to take."""
-    from simulator.kernels.kernel_answer import kernel_answer, parse_page_sizes
     from simulator.kernels.tiles import KernelOptions
     from simulator.loading.static import budget_scenario
+    from simulator.planning.kernel_answer import kernel_answer, parse_page_sizes
     from simulator.showing import kernel_view
 
     answer = kernel_answer(
@@ -478,26 +478,47 @@ def size(
 ) -> None:
     """The smallest pool that keeps a target with confidence, and the settings that follow from it."""
     from simulator import planner
-    from simulator.planning.size_document import print_size, size_document
+    from simulator.planning.grid import parse_axis
     from simulator.planning.tasks import usable_processes
     from simulator.scenario import load_scenario
     from simulator.showing.progress import reporting
+    from simulator.showing.size_document import print_size, size_document
+    from simulator.showing.solve_document import print_solved, solve_document
 
     loaded = load_scenario(scenario, planner.with_seed(settings or (), seed))
     index = planner.sizable(loaded, _chosen_allocators(loaded, [allocator] if allocator else ()))
     goal = planner.chosen_target(loaded, target_oom, target)
     if loaded.budget.overdraft_bytes:
         _refuse(loaded.budget)
-    axis = parse_axis(solve, "--solve") if solve else None
-    effort = {"confidence": confidence, "most_replications": max_replications, "jobs": usable_processes(jobs)}
-    if axis is not None:
+    if solve is not None:
+        axis = parse_axis(solve, "--solve")
         scenarios = planner.varied(scenario, planner.with_seed(settings or (), seed), axis)
         with reporting(enabled=not quiet) as progress:
-            found = planner.solved(scenarios, axis, index, goal, **effort, progress=progress)
-        _show_solved(found, axis, goal, loaded.labels[index], confidence, output_format)
-        return
+            found = planner.solved(
+                scenarios,
+                axis,
+                index,
+                goal,
+                confidence=confidence,
+                most_replications=max_replications,
+                jobs=usable_processes(jobs),
+                progress=progress,
+            )
+        if output_format is Format.json:
+            _print_json(solve_document(found, axis, goal, label=loaded.labels[index], confidence=confidence))
+        else:
+            print_solved(found, axis, goal, confidence=confidence)
+        raise typer.Exit(0 if found.best else NO)
     with reporting(enabled=not quiet) as progress:
-        answer = planner.sized_answer(loaded, index, goal, **effort, progress=progress)
+        answer = planner.sized_answer(
+            loaded,
+            index,
+            goal,
+            confidence=confidence,
+            most_replications=max_replications,
+            jobs=usable_processes(jobs),
+            progress=progress,
+        )
     if output_format is Format.json:
         _print_json(size_document(answer))
     else:

@@ -16,6 +16,7 @@ from simulator.scenario import Scenario, load_scenario
 from simulator.version import version
 
 if TYPE_CHECKING:
+    from simulator.planning.solve import Solved
     from simulator.sweep import Point, Swept
 
 Progress = Callable[[str, int, int], None]
@@ -107,8 +108,7 @@ def sized_answer(
 ) -> SizeAnswer:
     """The smallest pool that meets ``target``, on ``jobs`` processes. Raises ``InputError``."""
     effort = Effort(first=min(4, most_replications), most=most_replications)
-    if scenario.workload.replays_lengths and scenario.workload.arrivals.process == "trace":
-        effort = _recorded(scenario, effort)
+    effort = _recorded(scenario, effort)
     with processes(jobs) as runner, scenario.located():
         return size(
             scenario,
@@ -120,10 +120,41 @@ def sized_answer(
         )
 
 
+def solved(
+    scenarios: Sequence[Scenario],
+    axis: Axis,
+    index: int,
+    target: Target,
+    *,
+    confidence: float,
+    most_replications: int,
+    jobs: int,
+    progress: Progress | None = None,
+) -> "Solved":
+    """The farthest value of ``axis`` that keeps ``target`` with the scenario's own pool. Raises ``InputError``."""
+    from simulator.planning.solve import solve
+
+    effort = _recorded(scenarios[0], Effort(first=min(4, most_replications), most=most_replications))
+    with processes(jobs) as runner, scenarios[0].located():
+        return solve(
+            axis.values,
+            scenarios,
+            index,
+            target,
+            effort=effort,
+            confidence=confidence,
+            runner=watched(runner, progress, f"solve {axis.key}"),
+        )
+
+
 def _recorded(scenario: Scenario, effort: Effort) -> Effort:
     """A recorded trace is the same in every replication, unless it is sampled: running it twice tells nothing."""
-    sample = getattr(scenario.workload.arrivals, "sample", 1.0)
-    return effort if sample < 1 else Effort(first=1, most=1, step_ratio=effort.step_ratio)
+    sampled = getattr(scenario.workload.arrivals, "sample", 1.0) < 1
+    return (
+        effort
+        if sampled or not scenario.workload.replays_lengths
+        else Effort(first=1, most=1, step_ratio=effort.step_ratio)
+    )
 
 
 def sweep_points(

@@ -209,7 +209,7 @@ workload:
   arrivals: {process: poisson, rate: 20/s}
   prompt_tokens: {dist: uniform, min: 100, max: 2000}
   output_tokens: {dist: fixed, value: 40}
-  requests: 200
+  requests: 120
 engine: {tensor_parallel_size: 2, max_num_seqs: 64, max_model_len: 4096, on_oom: fail, step_time: 50ms,
          gpu_memory_utilization: 0.9, runtime_bytes: %s}
 allocators:

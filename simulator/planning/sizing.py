@@ -111,12 +111,12 @@ def judge(
         observed = sampler.at(pages, replications)
         estimate = target.estimate(observed, confidence, clump)
         passed = estimate.high < target.limit
-        if passed or replications >= effort.most or not _hopeful(observed, target, effort, confidence, clump):
+        if passed or replications >= effort.most or not hopeful(observed, target, effort, confidence, clump):
             return Judgement(pages=pages, passed=passed, replications=replications, estimate=estimate)
         replications = min(2 * replications, effort.most)
 
 
-def _hopeful(
+def hopeful(
     observed: list[Observation], target: Target, effort: Effort, confidence: float, clump: float | None
 ) -> bool:
     """Whether the last look would pass if the replications to come were like those seen."""
@@ -134,7 +134,7 @@ def smallest(
 
     def passes(pages: int) -> bool:
         observed = search.at(pages, effort.first)
-        return _hopeful(observed, target, effort, confidence, search.clump(target, pages))
+        return hopeful(observed, target, effort, confidence, search.clump(target, pages))
 
     bracket = _bracket(passes, guess, limit_pages, effort)
     if bracket is None:
