@@ -39,7 +39,8 @@ def answer(runs: Sequence[Summary]) -> str:
 def print_runs(runs: Sequence[Summary]) -> None:
     """The answer, then one column an allocator."""
     out = console()
-    out.print(answer(runs), soft_wrap=True)
+    for run in runs:
+        out.print(f"{run_name(run)}: {_clause(run)}", soft_wrap=True)
     table = _table("", *(run_name(run) for run in runs))
     for name, cell in _ROWS:
         table.add_row(name, *(cell(run) for run in runs))

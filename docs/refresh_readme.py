@@ -1,0 +1,44 @@
+"""Put real output into the READMEs: ``python docs/refresh_readme.py`` from the repository, with the package installed.
+
+The picture comes from the same scenario. A line ``<!-- output of: simulate ... -->`` is followed by a fenced block, which is replaced by what the command prints.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"(<!-- output of: simulate (.*?) -->\n```text\n)(.*?)(```)", re.DOTALL)
+
+
+def output_of(arguments: str) -> str:
+    command = [sys.executable, str(ROOT / "cli.py"), *shlex.split(arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    lines = [line.rstrip() for line in (done.stdout or done.stderr).splitlines()]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def refreshed(text: str) -> str:
+    return BLOCK.sub(lambda block: block[1] + output_of(block[2]) + block[4], text)
+
+
+def refresh_picture() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        scenario = ROOT / "scenarios" / "llama70b_128k.yaml"
+        command = [sys.executable, str(ROOT / "cli.py"), "run", str(scenario), "--quiet", "--out", folder]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        target = ROOT / "docs" / "img" / "readme"
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(folder) / "memory_over_time.png", target)
+
+
+if __name__ == "__main__":
+    refresh_picture()
+    for name in ("README.md", "README.zh-CN.md"):
+        page = ROOT / name
+        if page.is_file():
+            page.write_text(refreshed(page.read_text()))
