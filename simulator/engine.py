@@ -251,7 +251,7 @@ class Engine:
         self.recorder.count_step(
             sequences=load.sequences,
             outputs=load.sampled_sequences + load.forked_outputs,
-            prompt_tokens=load.prefill_tokens,
+            prompt_tokens=load.prefill_tokens - self.scheduler.padded_prompt_tokens,
             duration_ns=duration_ns,
         )
 

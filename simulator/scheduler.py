@@ -33,6 +33,8 @@ class Scheduler(Growing):
     grows_before_admission = True
     #: whether decode-only stretches may be taken in one leap
     can_leap = True
+    #: tokens of the step's prompts that are padding (static batches)
+    padded_prompt_tokens = 0
 
     def __init__(
         self,

@@ -215,3 +215,20 @@ def test_two_mebibytes_for_k_and_for_v_of_a_layer_hold_1024_tokens(tokens: int, 
     allocator = PagedAllocator(layout, max_pages=640)
     assert allocator.admit(Owner(0, tokens, 1), tokens) is not None
     assert allocator.allocated_bytes == mib * 2**20
+
+
+# ---- static batches
+
+
+def test_padding_is_counted_apart_from_prompts() -> None:
+    """Prompts of 12 and 4 in one batch: eight tokens are padding, in the step and in no throughput."""
+    world = World(
+        requests=requests_of([(0, 12, 3), (0, 4, 1)]),
+        engine=EngineConfig(scheduler="static", max_num_seqs=4, max_num_batched_tokens=64),
+        kind="paged",
+        pool_pages=16,
+    )
+    run, _ = world.run()
+    assert run.recorder.prompt_tokens == 12 + 4
+    # and the second sequence is computed along in both decode steps of the first
+    assert run.ledger.padding_tokens == 8 + 2

@@ -74,10 +74,12 @@ class StaticScheduler(Scheduler):
     def _add_decodes(self, now: int) -> None:
         super()._add_decodes(now)
         load = self.load
+        self.padded_prompt_tokens = 0
         self._width = max(self._width, len(self.running))  # a batch that was swapped out may be back
         if load.prefill_tokens:
             padded = self._width * self._prompt_tokens
-            self.ledger.padding_tokens += padded - load.prefill_tokens
+            self.padded_prompt_tokens = padded - load.prefill_tokens
+            self.ledger.padding_tokens += self.padded_prompt_tokens
             load.prefill_tokens = padded
             load.prefill_pairs = self._width * self._prompt_tokens * (self._prompt_tokens + 1) // 2
             load.prefill_context_tokens = padded
