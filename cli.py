@@ -438,9 +438,7 @@ def compare(
             progress=progress,
         )
     if output_format is Format.json:
-        _print_json(
-            planner.comparison_document(scenarios[0], found, axis, replications=replications, confidence=confidence)
-        )
+        _print_json(planner.comparison_document(scenarios[0], found, axis, confidence=confidence))
         return
     from simulator.showing import compare_table
 

@@ -43,7 +43,9 @@ def comparisons(
     jobs: int,
     progress: Progress | None = None,
 ) -> list[Comparison]:
-    """A comparison for each scenario, on ``jobs`` processes. Raises ``InputError``."""
+    """A comparison for each scenario, on ``jobs`` processes; a recorded trace is run once. Raises ``InputError``."""
+    if any(is_recorded(scenario) for scenario in scenarios):
+        replications = 1
     with processes(jobs) as runner, scenarios[0].located():
         return compare(
             scenarios,
@@ -55,7 +57,7 @@ def comparisons(
 
 
 def comparison_document(
-    scenario: Scenario, found: Sequence[Comparison], axis: Axis | None, *, replications: int, confidence: float
+    scenario: Scenario, found: Sequence[Comparison], axis: Axis | None, *, confidence: float
 ) -> dict[str, Any]:
     """The document of ``simulate compare``: one comparison, or with ``axis`` one a value."""
     document: dict[str, Any] = {
@@ -63,7 +65,7 @@ def comparison_document(
         "version": version(),
         "scenario": scenario.resolved(),
         "seed": scenario.seed,
-        "replications": replications,
+        "replications": len(found[0].standings[0].oom_rates),
         "confidence": confidence,
     }
     if axis is None:
@@ -147,14 +149,14 @@ def solved(
         )
 
 
-def _recorded(scenario: Scenario, effort: Effort) -> Effort:
-    """A recorded trace is the same in every replication, unless it is sampled: running it twice tells nothing."""
+def is_recorded(scenario: Scenario) -> bool:
+    """Whether every replication is the same recorded trace, so that running it twice tells nothing."""
     sampled = getattr(scenario.workload.arrivals, "sample", 1.0) < 1
-    return (
-        effort
-        if sampled or not scenario.workload.replays_lengths
-        else Effort(first=1, most=1, step_ratio=effort.step_ratio)
-    )
+    return scenario.workload.replays_lengths and not sampled
+
+
+def _recorded(scenario: Scenario, effort: Effort) -> Effort:
+    return Effort(first=1, most=1, step_ratio=effort.step_ratio) if is_recorded(scenario) else effort
 
 
 def sweep_points(

@@ -53,7 +53,7 @@ def test_a_settled_difference_is_in_the_verdict(found: Comparison) -> None:
     difference = next(one for one in found.differences if (one.label, one.than) == ("paged", "contiguous"))
     assert difference.settled
     assert difference.difference.value < 0
-    assert found.verdict.startswith("paged loses the fewest requests")
+    assert found.verdict.startswith("paged and paged_again lose the fewest requests")
     assert "contiguous loses" in found.verdict
 
 
@@ -157,3 +157,14 @@ def test_the_table_has_an_allocator_a_row(file: str, capsys: pytest.CaptureFixtu
 def test_an_unknown_allocator_is_refused(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(file, "--allocator", "pagde") == 2
     assert "did you mean 'paged'" in capsys.readouterr().err
+
+
+def test_a_recorded_trace_is_compared_on_one_replication(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "recorded.yaml"
+    path.write_text(
+        "device: {preset: 910B3}\nmodel: {preset: llama-3.1-8b}\n"
+        "workload: {arrivals: {process: trace, path: azure_conv, limit: 30}}\n"
+        "engine: {on_oom: fail, max_num_seqs: 64, max_model_len: 16384}\n"
+    )
+    assert run(str(path), "--replications", "5", "--format", "json", "--jobs", "1") == 0
+    assert json.loads(capsys.readouterr().out)["replications"] == 1

@@ -16,8 +16,12 @@ def verdict(standings: Sequence["Standing"], differences: Sequence["Difference"]
         return f"{best.label} loses {_rate(best)} of the requests."
     if all(one.oom_rate.value == 0 for one in standings):
         return _nobody_loses(standings)
-    text = f"{best.label} loses the fewest requests, {_rate(best)}"
-    others = [one for one in standings if one is not best]
+    equal = [one for one in standings if one.oom_rate.value == best.oom_rate.value]
+    names = " and ".join(one.label for one in equal)
+    text = f"{names} {'loses' if len(equal) == 1 else 'lose'} the fewest requests, {_rate(best)}"
+    others = [one for one in standings if one not in equal]
+    if not others:
+        return f"All lose the same share of the requests, {_rate(best)}."
     text += "; ".join(_against(best, one, differences) for one in others).join((": ", "."))
     hidden = [one for one in standings if one.preemption_rate > 0]
     if hidden:

@@ -117,7 +117,9 @@ def notes(answer: SizeAnswer) -> list[str]:
         largest = max(one.max_pages for one in answer.curve if one.thrash)
         said.append(f"up to {largest:,} pages the engine thrashes; no times are given there, none could be trusted")
     if answer.bound:
-        said.append("the target is too rare to count: the size continues the curve of larger rates, see docs")
+        said.append(
+            "too rare to count: the size is where the line through two larger rates (logarithms) meets the target"
+        )
     return said
 
 
