@@ -38,7 +38,7 @@ def refresh_picture() -> None:
 
 if __name__ == "__main__":
     refresh_picture()
-    for name in ("README.md", "README.zh-CN.md"):
+    for name in ("README.md", "README.zh-CN.md", "docs/allocators.md"):
         page = ROOT / name
         if page.is_file():
             page.write_text(refreshed(page.read_text()))
