@@ -1,7 +1,7 @@
 """Requests per second of the engine, with real page ids. Run: ``python -m pytest benchmarks/bench_engine.py``.
 
-Chat lengths (1,000 prompt, 200 output tokens), Poisson arrivals, pages of 16 tokens. ``chat`` has some 55 sequences in the
-batch and enough pages; ``starved`` has half the pages and preempts. Step times are fixed, so that what is timed is
+Chat lengths (1,000 prompt, 200 output tokens), Poisson arrivals, pages of 16 tokens. ``chat`` has some 55 sequences in
+the batch and enough pages; ``starved`` has half the pages and preempts. Step times are fixed, so that what is timed is
 the simulator and not where a device model happens to put the load.
 """
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from simulator.device import DeviceConfig, load_device
 from simulator.kernels.kernel_agreement import agreement
-from simulator.planning.kernel_answer import kernel_answer
 from simulator.loading.static import budget_scenario
+from simulator.planning.kernel_answer import kernel_answer
 from simulator.rng import stream
 from simulator.showing.plots.agreement import agreement_errors
 from simulator.showing.plots.kernel import kernel_costs
