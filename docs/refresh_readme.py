@@ -1,7 +1,7 @@
 """Put real output into the READMEs: ``python docs/refresh_readme.py`` from the repository, with the package installed.
 
-The picture comes from the same scenario. A line ``<!-- output of: simulate ... -->`` is followed by a fenced block, which
-is replaced by what the command prints.
+The picture comes from the same scenario. A line ``<!-- output of: simulate ... -->`` is followed by a fenced block,
+which is replaced by what the command prints.
 """
 
 import re
