@@ -22,6 +22,8 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "theory": ("Theory", ("theory_loss", "theory_queues", "theory_memory")),
     "scheduler": ("Scheduler and block manager, worked cases", ("scheduling", "paging")),
     "hardware": ("Hardware", ("hardware",)),
+    "measured": ("Measured occupancy", ("measured",)),
+    "pressure": ("Real engines under pressure", ("pressure",)),
 }
 
 

@@ -11,18 +11,22 @@ from typer.testing import CliRunner
 import cli
 from simulator import validation
 from simulator.errors import InputError
+from simulator.validating import pictures
 from simulator.validating.check import Check, Source, spelled
+from simulator.validating.measured_engine import load_logs, requests_at
 from simulator.validating.page import page_text, write_page
 from simulator.validating.startup import BlockPool
 from simulator.validating.table import answer
 from simulator.validation import FAMILIES, Report, validate
 
-#: families whose checks take a second at most together
+#: families whose checks take a few seconds together
 QUICK = ("engines", "prefix", "scheduler", "hardware")
 SOURCE = Source("engines", "made", "a test")
 
 
-@pytest.mark.parametrize("family", QUICK)
+@pytest.mark.parametrize(
+    "family", [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in FAMILIES if name not in QUICK)]
+)
 def test_every_check_of_a_quick_family_holds_or_says_why_not(family: str) -> None:
     report = validate([family])
     assert report.checks
@@ -60,7 +64,7 @@ def test_values_are_spelled_for_people() -> None:
 
 def test_versions_of_one_engine_print_different_lines_for_one_pool() -> None:
     # 100 blocks of 16 for requests of 250 tokens: 16 blocks each.
-    old, middle, new = (BlockPool(version=v, blocks=100, block_tokens=16) for v in ("0.6", "0.11", "0.33"))  # type: ignore[arg-type]
+    old, middle, new = (BlockPool(version=v, blocks=100, block_tokens=16) for v in ("0.6", "0.11", "0.33"))
     assert [pool.concurrency(250) for pool in (old, middle, new)] == [6.4, 6.25, 6.25]
     assert [pool.tokens(250) for pool in (old, middle, new)] == [1600, 1600, 1562]
     assert [pool.largest_model_len(9999) for pool in (old, middle, new)] == [1600, 1600, 1584]
@@ -103,3 +107,30 @@ def test_the_command_prints_one_document_and_exits_with_3_for_a_failure(
     assert found.exit_code == 3
     assert "engines.made.broken: known" in found.stdout
     assert json.loads(out.read_text())["checks"][0]["id"] == "engines.made.broken"
+
+
+def test_the_log_of_the_measured_engine_is_what_its_source_says() -> None:
+    # Its notes: 36,282 blocks, 171,150 prompt tokens, 351,000 to 365,000 outputs in a run, never above 256 running.
+    for log in load_logs().values():
+        seconds = np.diff(log.time_s)
+        assert float(log.prompt_tokens_per_s[1:] @ seconds) == pytest.approx(171_150, abs=120)
+        assert 351_000 <= float(log.output_tokens_per_s[1:] @ seconds) <= 365_000
+        assert log.running.max() <= 256 and log.blocks.max() <= 36_282
+
+
+def test_requests_of_the_measured_engine_have_its_means_and_its_arrivals_sped_up() -> None:
+    slow, fast = requests_at(100), requests_at(1000)
+    assert slow.prompt_tokens.mean() == pytest.approx(342.3, rel=0.01)
+    assert slow.output_tokens.mean() == pytest.approx(715, rel=0.01)
+    assert fast.arrival_ns[-1] == pytest.approx(slow.arrival_ns[-1] / 10, abs=2)
+
+
+def test_pictures_are_drawn_from_checks_that_name_a_curve() -> None:
+    points = [
+        SOURCE.near(str(x), "x", expected=float(x), got=x + 0.5, rel=1.0, curve="l2: read bandwidth", at=x / 10)
+        for x in (1, 2, 3)
+    ]
+    drawn = pictures.draw([*points, broken()])
+    assert list(drawn) == ["l2"]
+    assert drawn == pictures.draw([*points, broken()])
+    assert b"read bandwidth" in drawn["l2"][1]

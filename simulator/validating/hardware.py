@@ -17,8 +17,9 @@ from simulator.validating.parts import preset_device, preset_model, settings
 FAMILY = "hardware"
 NOTES = (
     "Copy kernels of Huawei's samples read 302 MB, more than L2 holds. Their depth (transfers in flight) is not "
-    "published: the plain copy waits for nothing (16 for the smallest, else 2), ND2NZ and the vector add take one at a time. "
-    "Not to be had: an HBM-miss latency of this chip, attention times by page size on 910B, scattered page tables.",
+    "published: the plain copy waits for nothing (16 for the smallest, else 2), ND2NZ and the vector add take one "
+    "at a time. Not to be had: an HBM-miss latency of this chip, attention times by page size on 910B, scattered "
+    "page tables.",
 )
 MATRIX_BYTES = 12_288 * 12_288 * 2
 
@@ -153,8 +154,8 @@ def _decode_steps() -> Iterator[Check]:
     for name, tp, batch, context, measured in _DECODE:
         got = _step_ms("eager", name, tp, batch, context)
         yield source.near(
-            f"{name}-{batch}", f"ms a step, {name} TP{tp}, {batch} x {context:,} tokens", expected=measured, got=got, rel=0.15,
-            curve=f"decode: {name}", at=batch,
+            f"{name}-{batch}", f"ms a step, {name} TP{tp}, {batch} x {context:,} tokens", expected=measured, got=got,
+            rel=0.15, curve=f"decode: {name}", at=batch,
         )  # fmt: skip
     source = Source(FAMILY, "decode-tuned", "MindIE Turbo (vllm-ascend issue 776); vllm-ascend benchmark guide")
     for name, batch, measured in (("qwen2.5-7b", 5, 22.5), ("qwen3-8b", 10, 25.9)):

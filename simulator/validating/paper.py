@@ -34,9 +34,9 @@ from simulator.validating.parts import GIB, preset_model, settings, transformer
 FAMILY = "paper"
 NOTES = (
     "Orca is run as the paper rebuilt it: a buddy allocator over 15,728 slots, first come first served, with more "
-    "requests waiting than ever fit. Lengths have the paper's means; their law is not published, so shares differ by "
-    "a few points. vLLM's published batch (30.42) is at 2 requests a second, below saturation; a saturated pool gives "
-    "an upper bound of it. Beam search needs the model's beam histories and is not checked.",
+    "requests waiting than ever fit. Lengths have the paper's means; their law is not published, so shares differ "
+    "by a few points. vLLM's published batch (30.42) is at 2 requests a second, below saturation; a saturated "
+    "pool gives an upper bound of it. Beam search needs the model's beam histories and is not checked.",
 )
 SLOTS, LONGEST = 15_728, 2048
 MEAN_PROMPT, MEAN_OUTPUT = 161.31, 337.99

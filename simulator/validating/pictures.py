@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from simulator.showing.plots.style import DASHES, GRID, LINES, figure, legend, panels, styled, svg_bytes
 from simulator.validating.check import Check
@@ -28,6 +29,17 @@ PICTURES = {
     "orca": Picture("paper", "breakdown", "Where Orca's memory goes", "", "percent of the slots", ticks=_PARTS),
     "mooncake": Picture(
         "prefix", "mooncake", "Prefix-cache hits of the Mooncake trace", "blocks in the pool", "hits", log_x=True
+    ),
+    "one-core": Picture(
+        "hardware", "one-core", "One core of a 910B3 reads from L2", "KiB a transfer", "GB/s", log_x=True
+    ),
+    "l2": Picture("hardware", "l2", "Bandwidth against L2 hits", "share of hits", "TB/s"),
+    "fused": Picture("hardware", "fused", "A fused decode attention call", "MB of KV", "us", log_x=True, log_y=True),
+    "decode": Picture("hardware", "decode", "Decode steps of vllm-ascend 0.7.3", "requests in the batch", "ms a step"),
+    "vllm-mean": Picture("measured", "vllm-mean", "Mean use of a real vLLM", "arrivals sped up by", "blocks"),
+    "vllm-peak": Picture("measured", "vllm-peak", "Peak use of a real vLLM", "arrivals sped up by", "blocks"),
+    "watermark": Picture(
+        "pressure", "watermark", "Preemptions against vLLM's watermark", "watermark, percent", "preemptions"
     ),
 }
 
@@ -68,12 +80,15 @@ def _svg(picture: Picture, curves: dict[str, _Points]) -> bytes:
 
     drawn = figure(picture.title, height_in=3.0)
     rows = -(-(len(curves) + 1) // 3)
-    (axes,) = panels(drawn, picture.title, 1, legend_rows=rows, heading_in=0.1)
+    (axes,) = panels(drawn, picture.title, 1, legend_rows=rows, left_in=0.78, heading_in=0.1)
     entries = []
     for index, (label, points) in enumerate(curves.items()):
         x, expected, got = zip(*points, strict=True)
         colour = LINES[index % len(LINES)]
-        (line,) = axes.plot(x, got, color=colour, linestyle=DASHES[index % len(DASHES)], linewidth=1.3)
+        # Between the parts of a whole there is nothing to connect.
+        style: dict[str, Any] = {"marker": "s", "fillstyle": "none", "markersize": 8} if picture.ticks else {}
+        dashes: Any = "" if picture.ticks else DASHES[index % len(DASHES)]
+        (line,) = axes.plot(x, got, color=colour, linestyle=dashes, linewidth=1.3, **style)
         axes.plot(x, expected, "o", color=colour, markersize=3.5)
         entries.append((label, line))
     entries.append(("source (dots)", Line2D([], [], color=GRID, marker="o", linestyle="")))

@@ -16,10 +16,10 @@ from simulator.validating.parts import settings
 
 FAMILY = "prefix"
 NOTES = (
-    "Golden integers are those of an independent program over the shipped Mooncake conversation trace (FAST 2025). "
-    "The published curve is of blocks finer than the 512 tokens that the release carries: it must lie between ours "
-    "and ours plus one block a request. Not checkable here: the arXiv trace of Mooncake's table 1 and the Qwen-Bailian "
-    "traces (not to be had), quartiles of agentic sessions (1.5 MB of ids, not shipped).",
+    "Golden integers are those of an independent program over the shipped Mooncake conversation trace (FAST "
+    "2025). The published curve is of blocks finer than the 512 tokens that the release carries: it must lie "
+    "between ours and ours plus one block a request. Not checkable here: the arXiv trace of Mooncake's table 1 "
+    "and the Qwen-Bailian traces (not to be had), quartiles of agentic sessions (1.5 MB of ids, not shipped).",
 )
 _TRACE = "mooncake_conversation"
 _GOLDEN = "Mooncake FAST'25 conversation trace, integers of an independent program"

@@ -11,8 +11,8 @@ from simulator.validating.desk import Desk
 
 FAMILY = "scheduler"
 NOTES = (
-    "Inputs and results are those of the engines' own test suites (facts; no code was taken), worked again by hand. "
-    "Priority scheduling is not modelled, so its cases are left out.",
+    "Inputs and results are those of the engines' own test suites (facts; no code was taken), worked again by "
+    "hand. Priority scheduling is not modelled, so its cases are left out.",
 )
 _V1 = "vLLM v1 tests/v1/core/test_scheduler.py"
 _V0 = "vLLM 0.6.3 tests/core/test_scheduler.py"

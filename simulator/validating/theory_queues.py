@@ -150,8 +150,10 @@ def _first_requests(name: str, *overrides: str) -> RunResult:
     """The first requests of a shipped scenario under pages without sharing."""
     trace = load_scenario(name).workload.arrivals.process == "trace"
     few = f"workload.arrivals.limit={_FEW}" if trace else f"workload.requests={_FEW}"
-    scenario = load_scenario(name, [few, *overrides])
-    label = next(label for label, one in zip(scenario.labels, scenario.allocators, strict=True) if one.kind == "paged")
+    # One sample a request: the tables that are summed over have a row a request, the batch counts sequences.
+    scenario = load_scenario(name, [few, "workload.samples=1", *overrides])
+    kinds = [one.kind for one in scenario.allocators]
+    label = scenario.labels[kinds.index("paged") if "paged" in kinds else 0]
     return simulate(scenario, allocators=(label,)).runs[0]
 
 
