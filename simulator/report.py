@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SLIDER_INSTANTS = 100
+#: how much more room the pool map takes, with the slider under it
+_WITH_SLIDER = 1.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,10 @@ def page(data: ReportData, drawings: Mapping[str, Drawing], language: str = "en"
     pictures = [
         {
             "name": name,
+            "position": position,
+            "height": style.height_of(drawing.inline) * (_WITH_SLIDER if name == "pool_map" else 1.0),
             # Made by Matplotlib, which escapes the texts in it.
-            "svg": Markup(style.inline_svg(drawing.inline, f"p{position}", name.replace("_", " "))),
+            "svg": Markup(style.inline_svg(drawing.inline, f"p{position}", translate(name.replace("_", " ")))),
             "caption": CAPTIONS[name],
             "tables": tables(name, data),
         }
@@ -104,15 +108,26 @@ def page(data: ReportData, drawings: Mapping[str, Drawing], language: str = "en"
         rows=telling,
         idle_rows=idle,
         all_rows=ROWS,
-        pictures=pictures,
+        columns=two_columns(pictures),
         slider=Markup(_slider_json(data)),
-        figures=[_figures(basis.device) for basis in data.bases],
+        figures=[_figures(basis.device, translate) for basis in data.bases],
         assumptions=ASSUMPTIONS,
         scenarios=[_yaml(basis.scenario) for basis in data.bases],
         budgets=[_budget(basis.memory) for basis in data.bases],
         css=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup((_TEMPLATES / "report.js").read_text(encoding="utf-8")),
     )
+
+
+def two_columns(pictures: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The pictures in two columns of about the same height, each in order: the next goes where there is more room."""
+    columns: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+    heights = [0.0, 0.0]
+    for picture in pictures:
+        side = heights.index(min(heights))
+        columns[side].append(picture)
+        heights[side] += picture["height"]
+    return columns
 
 
 # ---- words
@@ -167,7 +182,7 @@ def _clause(name: str, summary: Mapping[str, Any], translate: Callable[[str], st
     )
     causes = [f"{translate(cause)} {percent(share)}" for cause, share in cause_shares(summary).items() if share > 0]
     if causes:
-        lost += f" ({', '.join(causes)})"
+        lost += translate(" ({causes})").format(causes=translate(", ").join(causes))
     if summary["preemptions"]:
         lost += translate("; {count} preemptions").format(count=f"{summary['preemptions']:,}")
     return lost + translate(".")
@@ -175,17 +190,17 @@ def _clause(name: str, summary: Mapping[str, Any], translate: Callable[[str], st
 
 def warnings(data: ReportData, translate: Callable[[str], str] = str) -> list[str]:
     """What a reader must know before trusting the answer."""
-    found = []
+    found, colon = [], translate(": ")
     for run in data.runs:
         ended, counts = run.summary["ended_because"], run.summary["requests"]
         if ended in ("livelock", "interrupted"):
-            detail = f": {run.summary['ended_detail']}" if run.summary.get("ended_detail") else ""
-            found.append(f"{run.name}: {translate('the run ended early')} ({translate(ended)}){detail}")
+            detail = f"{colon}{run.summary['ended_detail']}" if run.summary.get("ended_detail") else ""
+            found.append(f"{run.name}{colon}{translate('the run ended early')} ({translate(ended)}){detail}")
         if counts["unfinished"]:
             text = translate("{count} requests were unfinished at the end and count as not lost")
-            found.append(f"{run.name}: {text.format(count=format(counts['unfinished'], ','))}")
+            found.append(f"{run.name}{colon}{text.format(count=format(counts['unfinished'], ','))}")
         if not counts["arrived"]:
-            found.append(f"{run.name}: {translate('no request arrived')}")
+            found.append(f"{run.name}{colon}{translate('no request arrived')}")
     return found
 
 
@@ -215,11 +230,11 @@ ASSUMPTIONS = (
 # ---- parts
 
 
-def _figures(device: Mapping[str, Any]) -> list[dict[str, str]]:
-    return [{**figure, "text": _quantity(figure["name"], figure["value"])} for figure in device["figures"]]
+def _figures(device: Mapping[str, Any], translate: Callable[[str], str]) -> list[dict[str, str]]:
+    return [{**figure, "text": _quantity(figure["name"], figure["value"], translate)} for figure in device["figures"]]
 
 
-def _quantity(name: str, value: float) -> str:
+def _quantity(name: str, value: float, translate: Callable[[str], str]) -> str:
     if name.endswith("_bytes"):
         return format_bytes(value)
     if name.endswith("_s"):
@@ -231,7 +246,7 @@ def _quantity(name: str, value: float) -> str:
         ("_cycles", 1, "cycles"),
     ):
         if name.endswith(ending):
-            return f"{value / scale:,.5g} {unit}"
+            return f"{value / scale:,.5g} {translate(unit)}"
     return f"{value:g}"
 
 

@@ -66,7 +66,7 @@ def latency(data: "ReportData", words: style.Words) -> "style.Figure | None":
         panel.set_ylim(0, 101)
         panel.set_ylabel(f"{words('requests')} [%]")
         panel.grid(True, axis="x")
-    axes[-1].set_xlabel(f"{words('seconds')} [s]")
+    axes[-1].set_xlabel(f"{words('time')} [s]")
     style.legend(drawn, title, entries, columns=columns)
     return drawn
 

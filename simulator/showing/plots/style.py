@@ -234,6 +234,13 @@ def png_bytes(drawn: "Figure") -> bytes:
     return stream.getvalue()
 
 
+def height_of(svg: bytes) -> float:
+    """Height of a picture in points."""
+    found = re.search(rb'<svg\b[^>]* height="([\d.]+)pt"', svg)
+    assert found is not None
+    return float(found[1])
+
+
 def inline_svg(svg: bytes, prefix: str, label: str) -> str:
     """The ``<svg>`` element for a page: themed by the page's colours, its ids made unique by ``prefix``."""
     from html import escape
