@@ -210,7 +210,8 @@ CAPTIONS = {
     "that never come. Cached: held by nobody, kept for a possible hit. Scattered free: free, but not in one piece. "
     "The line is the size of the pool. Each point is the mean of its interval.",
     "oom_events": "Failed allocations. Capacity: fewer bytes were free than needed. Fragmentation: enough bytes were "
-    "free, but no placement exists. Too large: an empty pool could not hold the request.",
+    "free, but no placement exists. Too large: an empty pool could not hold the request. An engine that preempts makes "
+    "room and goes on.",
     "pool_map": "One address in every few is looked at, so shares are right and single pages may be missing.",
     "queue_and_batch": "Each point is the most in its interval.",
     "latency": "Only completed requests count: an allocator that turns many away serves the others sooner.",

@@ -306,6 +306,8 @@ def test_every_figure_of_the_table_has_its_formula_and_its_place_in_the_summary(
     (run, _) = read(folder / "summary.json")["runs"]
     for row in ROWS:
         assert row.formula
+        if row.source.startswith("kv.compaction."):
+            continue  # only an allocator that compacts has these
         for place in row.source.split(", "):
             value: Any = run
             for key in place.split("."):

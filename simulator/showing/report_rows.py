@@ -64,6 +64,19 @@ def _share_of_pool(name: str) -> Callable[[Summary], str]:
     return cell
 
 
+def _first_oom(run: Summary) -> str:
+    return "-" if run["first_oom_s"] is None else format_seconds(run["first_oom_s"])
+
+
+def _in_pieces(when: str) -> Callable[[Summary], str]:
+    return lambda run: percent(run["kv"]["fragmentation"][when])
+
+
+def _break_even(run: Summary) -> str:
+    found = run["kv"].get("compaction", {}).get("break_even_s")
+    return "-" if found is None else format_seconds(found)
+
+
 def _pages(run: Summary) -> str:
     return f"{run['max_pages']:,} x {run['page_size']}" if run["max_pages"] else "-"
 
@@ -90,6 +103,7 @@ ROWS = (
         "oom_events.capacity",
     ),
     Row("too large", _cause("too large for an empty pool"), "too_large / arrived", "requests.too_large"),
+    Row("first OOM at", _first_oom, "simulated time of the first failed allocation", "first_oom_s"),
     Row("requests arrived", _count("requests", "arrived"), "requests that came before the end", "requests.arrived"),
     Row("requests completed", _count("requests", "completed"), "got all their output tokens", "requests.completed"),
     Row("timed out", _count("requests", "timed_out"), "waited longer than queue_timeout", "requests.timed_out"),
@@ -147,13 +161,37 @@ ROWS = (
         "kv.waste.external",
     ),
     Row(
+        "free memory in pieces, mean",
+        _in_pieces("mean"),
+        "1 - longest free piece / free bytes; mean over time, weighted by the free bytes",
+        "kv.fragmentation.mean",
+    ),
+    Row(
+        "free memory in pieces, at OOM",
+        _in_pieces("at_oom"),
+        "1 - longest free piece / free bytes; mean over failed allocations that found free bytes",
+        "kv.fragmentation.at_oom",
+    ),
+    Row(
         "prefix hit rate",
         lambda run: percent(run["kv"]["prefix_hit_rate"]),
         "prompt tokens found in the cache at first admission / prompt tokens asked for",
         "kv.prefix_hit_rate",
     ),
+    Row(
+        "pages saved by sharing",
+        lambda run: percent(run["kv"]["shared_saving"]),
+        "1 - pages held / entries of all page tables; means over time",
+        "kv.shared_saving",
+    ),
     Row("copy-on-write copies", lambda run: f"{run['kv']['cow_copies']:,}", "pages copied", "kv.cow_copies"),
     Row("moved", lambda run: format_bytes(run["kv"]["moved_bytes"]), "bytes copied by moves", "kv.moved_bytes"),
+    Row(
+        "a run's move pays after",
+        _break_even,
+        "time of the moves for one run made whole / what a step saves with it x mean time of a step",
+        "kv.compaction.break_even_s",
+    ),
     Row("TTFT p50", _time("ttft_s", "p50"), "first token - arrival, completed requests", "latency.ttft_s.p50"),
     Row("TTFT p95", _time("ttft_s", "p95"), "first token - arrival, completed requests", "latency.ttft_s.p95"),
     Row(
