@@ -184,6 +184,15 @@ def test_all_errors_come_at_once_in_the_order_of_the_file() -> None:
     assert lines == [line_of("hbm: 1", text), line_of("rat:", text), line_of("frist", text)]
 
 
+def test_a_wrong_item_is_not_reported_as_a_missing_one() -> None:
+    """pydantic counts only the valid items of a list."""
+    text = changed("page_size: 128", "page_size: 0").replace("  - kind: contiguous\n    fit: first\n", "")
+    assert [line for line in complaints(text) if "at least 1 item" in line] == []
+    assert any("page_size must be at least one token" in line for line in complaints(text))
+    whole = VALID[: VALID.index("allocators:")] + "allocators: []\n"
+    assert any("allocators: found an empty list; must have at least 1 item" in line for line in complaints(whole))
+
+
 def test_an_unknown_key_names_the_nearest_and_all_that_are_allowed() -> None:
     found = complaints(changed("rate: 2/s", "rat: 2/s"))
     place = f"s.yaml:{line_of('rate:')}"

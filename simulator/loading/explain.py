@@ -71,6 +71,8 @@ def complaints(error: ValidationError, root: type[BaseModel], data: Any) -> list
     """Every error, at most one a path, in the order in which pydantic met them."""
     grouped: dict[KeyPath, list[Complaint]] = {}
     for detail in error.errors(include_url=False):
+        if _miscounted(detail, root, data):
+            continue
         one = _complaint(detail, root, data)
         grouped.setdefault(one.path, []).append(one)
     found = [_merged(group) for path, group in grouped.items() if not _overruled(path, group, grouped)]
@@ -220,6 +222,14 @@ def _overruled(path: KeyPath, group: list[Complaint], grouped: dict[KeyPath, lis
     if not all(complaint.wanted for complaint in group):
         return False
     return any(other[: len(path)] == path and len(other) > len(path) for other in grouped)
+
+
+def _miscounted(detail: Any, root: type[BaseModel], data: Any) -> bool:
+    """pydantic counts only the valid items of a tuple, and so calls one too short in which an item is wrong."""
+    if detail["type"] != "too_short":
+        return False
+    found = _value(data, user_path(detail["loc"], root, data, keep_last=False))
+    return isinstance(found, list) and len(found) >= int(detail["ctx"]["min_length"])
 
 
 def _merged(group: list[Complaint]) -> Complaint:
