@@ -166,6 +166,7 @@ def test_a_sweep_survives_kill_9_at_any_moment(file: str, tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_dask_gives_the_same_bytes(file: str, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="the extra `dask` is not installed")
     with pytest.raises(SystemExit):
         cli.main(words(file, tmp_path / "here", "--jobs", "1"))
     running = command(words(file, tmp_path / "dask", "--dask", "local", "--jobs", "2"))
@@ -176,6 +177,7 @@ def test_dask_gives_the_same_bytes(file: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_dask_worker_may_be_killed_in_the_middle(file: str, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="the extra `dask` is not installed")
     """A scheduler and two workers as processes of their own; one worker is killed as soon as a point is done."""
     longer = ("--set", "workload.requests=1500")
     with pytest.raises(SystemExit):
