@@ -177,8 +177,8 @@ def test_dask_gives_the_same_bytes(file: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_dask_worker_may_be_killed_in_the_middle(file: str, tmp_path: Path) -> None:
-    pytest.importorskip("distributed", reason="the extra `dask` is not installed")
     """A scheduler and two workers as processes of their own; one worker is killed as soon as a point is done."""
+    pytest.importorskip("distributed", reason="the extra `dask` is not installed")
     longer = ("--set", "workload.requests=1500")
     with pytest.raises(SystemExit):
         cli.main(words(file, tmp_path / "here", "--jobs", "1", *longer))
