@@ -456,72 +456,72 @@ def size(
         float | None, typer.Option("--target-oom", metavar="RATE", help="OOM rate to stay below; default 0.001.")
     ] = None,
     target: Annotated[
-        str | None,
-        typer.Option("--target", metavar="NAME=LIMIT", help="Another target: preemption=0.01, ttft_p95=2s, ..."),
+        list[str] | None,
+        typer.Option(
+            "--target",
+            "--slo",
+            metavar="NAME=LIMIT",
+            help="Another target: preemption=0.01, ttft_p95=2s, ... Repeatable: all have to hold.",
+        ),
     ] = None,
     confidence: Confidence = 0.95,
     allocator: Annotated[
         str | None, typer.Option("--allocator", metavar="NAME", help="Which one; default: the first paged one.")
     ] = None,
-    solve: Annotated[
+    pool_interval: Annotated[
         str | None,
-        typer.Option("--solve", metavar="KEY=A:B:STEP", help="Instead: how far a key may go with the pool there is."),
+        typer.Option(
+            "--pool-interval", metavar="LOW:HIGH", help="Bytes the KV pool of a device has, when not known exactly."
+        ),
+    ] = None,
+    solve: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--solve",
+            metavar="KEY=A:B:STEP",
+            help="Instead: how far a key may go with the pool there is. Twice: how two keys trade.",
+        ),
     ] = None,
     max_replications: Annotated[int, typer.Option(min=1, help="Most replications of one size.")] = 64,
     settings: Settings = None,
     seed: Seed = None,
     jobs: Jobs = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON and a picture.")] = None,
     output_format: OutputFormat = Format.table,
     quiet: Quiet = False,
 ) -> None:
     """The smallest pool that keeps a target with confidence, and the settings that follow from it."""
     from simulator import planner
-    from simulator.planning.grid import parse_axis
+    from simulator.planning.pool_interval import parse_interval
     from simulator.planning.tasks import usable_processes
     from simulator.scenario import load_scenario
     from simulator.showing.progress import reporting
-    from simulator.showing.size_document import print_size, size_document
-    from simulator.showing.solve_document import print_solved, solve_document
+    from simulator.showing.size_command import Question, answered
 
-    loaded = load_scenario(scenario, planner.with_seed(settings or (), seed))
-    index = planner.sizable(loaded, _chosen_allocators(loaded, [allocator] if allocator else ()))
-    goal = planner.chosen_target(loaded, target_oom, target)
+    changes = planner.with_seed(settings or (), seed)
+    loaded = load_scenario(scenario, changes)
+    question = Question(
+        name=scenario,
+        settings=changes,
+        scenario=loaded,
+        index=planner.sizable(loaded, _chosen_allocators(loaded, [allocator] if allocator else ())),
+        goal=planner.chosen_goal(loaded, target_oom, target or ()),
+        confidence=confidence,
+        most_replications=max_replications,
+        jobs=usable_processes(jobs),
+    )
+    interval = None if pool_interval is None else parse_interval(pool_interval)
     if loaded.budget.overdraft_bytes:
         _refuse(loaded.budget)
-    if solve is not None:
-        axis = parse_axis(solve, "--solve")
-        scenarios = planner.varied(scenario, planner.with_seed(settings or (), seed), axis)
-        with reporting(enabled=not quiet) as progress:
-            found = planner.solved(
-                scenarios,
-                axis,
-                index,
-                goal,
-                confidence=confidence,
-                most_replications=max_replications,
-                jobs=usable_processes(jobs),
-                progress=progress,
-            )
-        if output_format is Format.json:
-            _print_json(solve_document(found, axis, goal, label=loaded.labels[index], confidence=confidence))
-        else:
-            print_solved(found, axis, goal, confidence=confidence)
-        raise typer.Exit(0 if found.best else NO)
     with reporting(enabled=not quiet) as progress:
-        answer = planner.sized_answer(
-            loaded,
-            index,
-            goal,
-            confidence=confidence,
-            most_replications=max_replications,
-            jobs=usable_processes(jobs),
-            progress=progress,
-        )
+        answer = answered(question, solve or (), interval, progress)
+    if out is not None:
+        answer.write(out)
     if output_format is Format.json:
-        _print_json(size_document(answer))
+        _print_json(answer.document)
     else:
-        print_size(answer)
-    if not answer.feasible:
+        answer.show()
+    if not answer.holds:
         raise typer.Exit(NO)
 
 

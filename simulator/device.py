@@ -90,6 +90,9 @@ class DeviceFields(Config):
     runtime_reserve_bytes: Sourced[Bytes] | None = Field(None, description="driver and runtime, outside the framework")
     collective_buffer_bytes: Sourced[Bytes] | None = Field(None, description="per device, when there are several")
     graph_bytes: Sourced[Bytes] | None = Field(None, description="captured graphs")
+    pool_uncertainty_bytes: Sourced[Bytes] | None = Field(
+        None, description="how far the KV pool may be off, to either side; `size` plans for it"
+    )
 
 
 class DeviceFile(DeviceFields):
@@ -160,6 +163,7 @@ class Device:
     runtime_reserve_bytes: int
     collective_buffer_bytes: int
     graph_bytes: int
+    pool_uncertainty_bytes: int
     sources: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False, compare=False)
 
     def provenance(self, name: str) -> tuple[str, str]:
@@ -179,6 +183,7 @@ _DEFAULTS: dict[str, float] = {
     "runtime_reserve_bytes": 0,
     "collective_buffer_bytes": 0,
     "graph_bytes": 0,
+    "pool_uncertainty_bytes": 0,
 }
 _COPIES = {
     "hbm_free_bytes": ("hbm_usable_bytes", 1),

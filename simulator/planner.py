@@ -10,12 +10,14 @@ from simulator.planning.compare import Comparison, compare
 from simulator.planning.grid import Axis
 from simulator.planning.size import SizeAnswer, size
 from simulator.planning.sizing import Effort
-from simulator.planning.target import Target, parse_target
+from simulator.planning.target import Goal, Target, parse_goal
 from simulator.planning.tasks import processes, watched
 from simulator.scenario import Scenario, load_scenario
 from simulator.version import version
 
 if TYPE_CHECKING:
+    from simulator.planning.frontier import Trade
+    from simulator.planning.pool_interval import PoolInterval
     from simulator.planning.solve import Solved
     from simulator.sweep import Point, Swept
 
@@ -32,6 +34,13 @@ def varied(name: str, settings: Sequence[str | Override], axis: Axis | None) -> 
     if axis is None:
         return [load_scenario(name, settings)]
     return [load_scenario(name, [*settings, axis.override(value)]) for value in axis.values]
+
+
+def varied_twice(name: str, settings: Sequence[str | Override], first: Axis, second: Axis) -> list[list[Scenario]]:
+    """A row for each value of ``first``: the scenario once for each value of ``second``. Raises ``InputError``."""
+    if first.key == second.key:
+        raise InputError([Problem(option=second.option, message="is solved for already: give another key")])
+    return [varied(name, [*settings, first.override(value)], second) for value in first.values]
 
 
 def comparisons(
@@ -74,20 +83,17 @@ def comparison_document(
     return document | {"vary": {"key": axis.key, "points": points}}
 
 
-def chosen_target(scenario: Scenario, oom: float | None, text: str | None) -> Target:
-    """What ``--target-oom`` or ``--target`` ask for.
+def chosen_goal(scenario: Scenario, oom: float | None, texts: Sequence[str]) -> Goal:
+    """What ``--target-oom``, ``--target`` and ``--slo`` ask for, all of it together.
 
-    Without either: an OOM rate of 0.001 where a full pool ends requests or makes them wait, 0.01 preemptions per
+    Without any: an OOM rate of 0.001 where a full pool ends requests or makes them wait, 0.01 preemptions per
     request where it preempts, because there the OOM rate is hardly ever above 0. Raises ``InputError``.
     """
-    if oom is not None and text is not None:
-        raise InputError([Problem(option="--target", message="give --target-oom or --target, not both")])
-    if text is not None:
-        return parse_target(text)
-    if oom is not None:
-        return parse_target(f"oom={oom!r}")
+    spelled = [*([] if oom is None else [f"oom={oom!r}"]), *texts]
+    if spelled:
+        return parse_goal(spelled)
     preempts = scenario.engine.on_oom.startswith("preempt")
-    return Target("preemption", 0.01) if preempts else Target("oom", 0.001)
+    return Goal((Target("preemption", 0.01) if preempts else Target("oom", 0.001),))
 
 
 def sizable(scenario: Scenario, labels: tuple[str, ...] | None) -> int:
@@ -101,24 +107,30 @@ def sizable(scenario: Scenario, labels: tuple[str, ...] | None) -> int:
 def sized_answer(
     scenario: Scenario,
     index: int,
-    target: Target,
+    goal: Goal,
     *,
     confidence: float,
     most_replications: int,
     jobs: int,
+    interval: "PoolInterval | None" = None,
     progress: Progress | None = None,
 ) -> SizeAnswer:
-    """The smallest pool that meets ``target``, on ``jobs`` processes. Raises ``InputError``."""
-    effort = Effort(first=min(4, most_replications), most=most_replications)
-    effort = _recorded(scenario, effort)
+    """The smallest pool that meets ``goal``, on ``jobs`` processes. Raises ``InputError``.
+
+    ``interval`` is what is known of the pool's size; without it, what the device file says, if anything.
+    """
+    from simulator.planning.pool_interval import device_interval
+
+    effort = _effort(scenario, most_replications)
     with processes(jobs) as runner, scenario.located():
         return size(
             scenario,
             index,
-            target,
+            goal,
             confidence=confidence,
             effort=effort,
             runner=watched(runner, progress, f"size {scenario.labels[index]}"),
+            interval=interval or device_interval(scenario),
         )
 
 
@@ -126,26 +138,55 @@ def solved(
     scenarios: Sequence[Scenario],
     axis: Axis,
     index: int,
-    target: Target,
+    goal: Goal,
     *,
     confidence: float,
     most_replications: int,
     jobs: int,
     progress: Progress | None = None,
 ) -> "Solved":
-    """The farthest value of ``axis`` that keeps ``target`` with the scenario's own pool. Raises ``InputError``."""
+    """The farthest value of ``axis`` that keeps ``goal`` with the scenario's own pool. Raises ``InputError``."""
     from simulator.planning.solve import solve
 
-    effort = _recorded(scenarios[0], Effort(first=min(4, most_replications), most=most_replications))
+    effort = _effort(scenarios[0], most_replications)
     with processes(jobs) as runner, scenarios[0].located():
         return solve(
             axis.values,
             scenarios,
             index,
-            target,
+            goal,
             effort=effort,
             confidence=confidence,
             runner=watched(runner, progress, f"solve {axis.key}"),
+        )
+
+
+def traded(
+    rows: Sequence[Sequence[Scenario]],
+    axes: tuple[Axis, Axis],
+    index: int,
+    goal: Goal,
+    *,
+    confidence: float,
+    most_replications: int,
+    jobs: int,
+    progress: Progress | None = None,
+) -> "tuple[Trade, ...]":
+    """For each value of the first axis the farthest of the second that keeps ``goal``. Raises ``InputError``."""
+    from simulator.planning.frontier import frontier
+
+    first, second = axes
+    effort = _effort(rows[0][0], most_replications)
+    with processes(jobs) as runner, rows[0][0].located():
+        return frontier(
+            first.values,
+            second.values,
+            rows,
+            index,
+            goal,
+            effort=effort,
+            confidence=confidence,
+            runner=watched(runner, progress, f"solve {first.key} and {second.key}"),
         )
 
 
@@ -155,8 +196,10 @@ def is_recorded(scenario: Scenario) -> bool:
     return scenario.workload.replays_lengths and not sampled
 
 
-def _recorded(scenario: Scenario, effort: Effort) -> Effort:
-    return Effort(first=1, most=1, step_ratio=effort.step_ratio) if is_recorded(scenario) else effort
+def _effort(scenario: Scenario, most_replications: int) -> Effort:
+    if is_recorded(scenario):
+        return Effort(first=1, most=1)
+    return Effort(first=min(4, most_replications), most=most_replications)
 
 
 def sweep_points(

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ from simulator import planner
 from simulator.errors import InputError
 from simulator.planning.demand import demand
 from simulator.planning.limits import hbm_limit_pages
+from simulator.planning.pool_interval import PoolInterval, device_interval
 from simulator.planning.rare_targets import countable_rates, is_rare
 from simulator.planning.size import SizeAnswer, size
 from simulator.planning.sizing import Effort
 from simulator.planning.statistics import share
-from simulator.planning.target import Target, parse_target
+from simulator.planning.target import Goal, Target, parse_goal, parse_target
 from simulator.planning.tasks import one_by_one
 from simulator.planning.trial import Observation, Trial, observe
 from simulator.scenario import Scenario, parse_scenario
@@ -52,12 +54,12 @@ allocators: [{{kind: paged, page_size: 16}}]
 
 def sized(scenario: Scenario, limit: float, *, most: int = 16, name: str = "oom") -> SizeAnswer:
     effort = Effort(first=4, most=most)
-    return size(scenario, 0, Target(name, limit), confidence=0.95, effort=effort, runner=one_by_one)
+    return size(scenario, 0, Goal((Target(name, limit),)), confidence=0.95, effort=effort, runner=one_by_one)
 
 
 @pytest.fixture(scope="module")
 def small() -> SizeAnswer:
-    return sized(loss_system(5, requests=1500), 0.027)
+    return sized(loss_system(5, requests=1000), 0.027)
 
 
 def test_the_size_is_the_erlang_b_answer(small: SizeAnswer) -> None:
@@ -69,7 +71,7 @@ def test_the_size_is_the_erlang_b_answer(small: SizeAnswer) -> None:
 
 def test_the_bound_and_not_the_estimate_is_below_the_limit(small: SizeAnswer) -> None:
     assert small.recommended is not None
-    assert small.recommended.target.value < small.recommended.target.high < 0.027
+    assert small.recommended.targets[0].value < small.recommended.targets[0].high < 0.027
 
 
 def test_the_safety_factor_is_that_of_the_formula(small: SizeAnswer) -> None:
@@ -111,8 +113,8 @@ def test_a_rate_too_rare_to_count_is_bounded_from_above() -> None:
     """1e-5 would take a million requests; the log-concave bound must not fall short of Erlang's answer."""
     answer = sized(loss_system(5, requests=2000), 1e-5, most=16)
     servers = next(number for number in range(1, 100) if erlang_b(5, number) < 1e-5)
-    assert answer.recommended is not None and answer.bound is not None
-    assert answer.bound.high <= 1.001e-5
+    assert answer.recommended is not None and answer.bounds[0] is not None
+    assert answer.bounds[0].high <= 1.001e-5
     assert servers <= answer.recommended.max_pages / PAGES <= servers + 8
 
 
@@ -148,6 +150,79 @@ def test_losses_of_a_known_pool_are_erlangs() -> None:
     assert found.lost / found.arrived == pytest.approx(0.120519, abs=0.012)
 
 
+def test_every_one_of_several_targets_has_to_hold() -> None:
+    """Erlang's losses ask for 10 slots at 0.027 and for 8 at 0.09 (B(5, 7) = .121, B(5, 8) = .070)."""
+    scenario = loss_system(5, requests=600)
+    effort = Effort(first=4, most=4)
+    loose = Target("preemption", 0.5)  # nobody preempts here: always holds
+    goal = Goal((Target("oom", 0.09), loose))
+    answer = size(scenario, 0, goal, confidence=0.95, effort=effort, runner=one_by_one)
+    assert answer.recommended is not None and answer.recommended.max_pages == 8 * PAGES
+    document = size_document(answer)
+    assert [one["name"] for one in document["targets"]] == ["oom", "preemption"]
+    assert "and" in document["verdict"]
+
+
+def test_a_pool_that_is_not_known_has_the_expected_loss_of_the_interval() -> None:
+    """Six to ten slots, all alike likely: the trapezoidal rule over Erlang's losses."""
+    slot = PAGES * 16 * 131_072
+    interval = PoolInterval(6 * slot, 10 * slot)
+    effort = Effort(first=4, most=8)
+    scenario, goal = loss_system(5, requests=500), Goal((Target("oom", 0.09),))
+    answer = size(scenario, 0, goal, confidence=0.95, effort=effort, runner=one_by_one, interval=interval)
+    losses = [erlang_b(5, slots) for slots in range(6, 11)]
+    found = answer.uncertain
+    assert found is not None
+    assert [one.max_pages for one in found.points] == [PAGES * slots for slots in range(6, 11)]
+    expected = (sum(losses) - (losses[0] + losses[-1]) / 2) / 4
+    assert found.expected_oom_rate.value == pytest.approx(expected, rel=0.15)
+    assert not found.expected_oom_rate.excludes(expected)
+    assert found.low.oom_rate.value > found.middle.oom_rate.value > found.high.oom_rate.value
+    # Eight slots are needed; six are there for sure; half of the interval has eight or more.
+    assert answer.recommended is not None and answer.recommended.max_pages == 8 * PAGES
+    assert found.enough == pytest.approx(0.5)
+    assert not answer.feasible
+    document = size_document(answer)["pool_interval"]
+    assert document["probability_enough"] == pytest.approx(0.5)
+    assert document["expected"]["oom_rate"] == found.expected_oom_rate.value
+
+
+def test_a_device_says_how_far_its_pool_may_be_off(roomy: Scenario) -> None:
+    left = roomy.budget.kv_bytes_available
+    assert device_interval(roomy) is None
+    text = (TIGHT % "1GiB").replace("count: 2", "count: 2, pool_uncertainty_bytes: 1GiB")
+    unsure = parse_scenario(text, Path())
+    assert device_interval(unsure) == PoolInterval(left - 2**30, left + 2**30)
+    answer = planner.sized_answer(unsure, 1, Goal((Target("oom", 0.05),)), confidence=0.95, most_replications=4, jobs=1)
+    assert answer.uncertain is not None
+    assert answer.limit_pages == (left - 2**30) // answer.page_bytes < answer.hbm_limit_max_pages
+    assert answer.feasible
+    assert "at the low end of the pool" in size_document(answer)["verdict"]
+
+
+def test_a_pool_in_which_everybody_waits_for_everybody_is_not_recommended() -> None:
+    """Four sequences grow into a pool of 24 pages, then none can go on: no request is lost, yet nothing is served."""
+    text = """
+device: {preset: 910B3}
+model: {preset: llama-3.1-8b}
+workload:
+  arrivals: {process: poisson, rate: 5}
+  prompt_tokens: {dist: fixed, value: 16}
+  output_tokens: {dist: fixed, value: 112}
+  requests: 200
+engine: {on_oom: wait, max_num_seqs: 4, max_model_len: 4096, step_time: 20ms}
+allocators: [{kind: paged, page_size: 16}]
+"""
+    scenario = parse_scenario(text, Path())
+    stuck = observe(Trial(scenario, 0, 0, 24))
+    assert stuck.thrashing and stuck.lost == 0
+    answer = sized(scenario, 0.1, most=4)
+    # A sequence fills 8 pages (its last token is never stored); four of them can never be short of 32.
+    assert answer.recommended is not None
+    assert 24 < answer.recommended.max_pages <= 32
+    assert not answer.recommended.thrash
+
+
 # ---- parts
 
 
@@ -174,6 +249,15 @@ def observation(**changes: float) -> Observation:
     return Observation(**values, latency=latency, thrashing=False)
 
 
+def test_a_goal_holds_when_all_of_it_does_and_no_run_thrashes() -> None:
+    row = [observation(preemptions=1, ttft_p95=1.0)] * 4
+    assert parse_goal(["preemption=0.1", "ttft_p95=2s"]).holds(row, 0.95)
+    assert not parse_goal(["preemption=0.1", "ttft_p95=1s"]).holds(row, 0.95)
+    assert not parse_goal(["preemption=0.01", "ttft_p95=2s"]).holds(row, 0.95)
+    thrashing = replace(row[0], thrashing=True)
+    assert not parse_goal(["preemption=0.1", "ttft_p95=2s"]).holds([*row, thrashing], 0.95)
+
+
 def test_targets_read_the_figure_they_name() -> None:
     row = [observation(lost=2, preemptions=150, timed_out=5, ttft_p95=3.0)] * 4
     assert parse_target("oom=0.1").estimate(row, 0.95).value == pytest.approx(0.02)
@@ -192,11 +276,11 @@ def test_what_is_no_target_is_refused(text: str) -> None:
 def test_the_default_target_is_one_that_the_engine_can_miss() -> None:
     fails = loss_system(5, requests=10)
     preempts = fails.model_copy(update={"engine": fails.engine.model_copy(update={"on_oom": "preempt_recompute"})})
-    assert planner.chosen_target(fails, None, None) == Target("oom", 0.001)
-    assert planner.chosen_target(preempts, None, None) == Target("preemption", 0.01)
-    assert planner.chosen_target(preempts, 0.01, None) == Target("oom", 0.01)
+    assert planner.chosen_goal(fails, None, ()) == Goal((Target("oom", 0.001),))
+    assert planner.chosen_goal(preempts, None, ()) == Goal((Target("preemption", 0.01),))
+    assert planner.chosen_goal(preempts, 0.01, ()) == Goal((Target("oom", 0.01),))
     with pytest.raises(InputError):
-        planner.chosen_target(fails, 0.01, "oom=0.1")
+        planner.chosen_goal(fails, 0.01, ["oom=0.1"])
 
 
 # ---- what the device holds
@@ -261,7 +345,7 @@ def test_the_command_says_the_answer_and_its_limits(tmp_path: Path, capsys: pyte
 
 
 def test_two_processes_find_the_same_size(roomy: Scenario) -> None:
-    target = Target("oom", 0.05)
+    target = Goal((Target("oom", 0.05),))
     documents = [
         size_document(planner.sized_answer(roomy, 1, target, confidence=0.95, most_replications=4, jobs=jobs))
         for jobs in (1, 2)
@@ -292,6 +376,8 @@ engine: {on_oom: fail, max_num_seqs: 64, max_model_len: 16384, step_time: 20ms}
 allocators: [{kind: paged}]
 """
     scenario = parse_scenario(text, Path())
-    answer = planner.sized_answer(scenario, 0, Target("oom", 0.2), confidence=0.95, most_replications=16, jobs=1)
+    answer = planner.sized_answer(
+        scenario, 0, Goal((Target("oom", 0.2),)), confidence=0.95, most_replications=16, jobs=1
+    )
     assert {one.replications for one in answer.curve} == {1}
     assert np.isfinite(answer.curve[0].oom_rate.high)

@@ -9,7 +9,7 @@ import pytest
 import cli
 from simulator.planning.sizing import Effort
 from simulator.planning.solve import Solved, solve
-from simulator.planning.target import Target
+from simulator.planning.target import Goal, Target
 from simulator.planning.tasks import one_by_one
 from simulator.scenario import Scenario
 from tests.test_size import PAGES, erlang_b, loss_system
@@ -20,7 +20,7 @@ def solved(scenarios: list[Scenario], values: Sequence[float], limit: float) -> 
         values,
         scenarios,
         0,
-        Target("oom", limit),
+        Goal((Target("oom", limit),)),
         effort=Effort(first=4, most=8),
         confidence=0.95,
         runner=one_by_one,
@@ -41,7 +41,7 @@ def test_the_highest_rate_that_ten_slots_sustain_is_erlangs() -> None:
     found = solved([with_pages(10, rate) for rate in rates], rates, limit)
     assert found.best is not None
     assert (found.best.value, found.largest, found.whole_range) == (6.0, True, False)
-    assert found.best.estimate.high < limit
+    assert found.best.estimates[0].high < limit
 
 
 def test_the_smallest_value_is_found_where_large_ones_are_easy() -> None:
@@ -97,3 +97,42 @@ def test_a_range_without_an_answer_exits_with_no(tmp_path: Path, capsys: pytest.
         cli.main([*words, "--max-replications", "2", "--jobs", "1", "--quiet"])
     assert left.value.code == 3
     assert "No value of workload.arrivals.rate" in capsys.readouterr().out
+
+
+def test_two_margins_trade_as_erlang_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Losses below 10 %: B(2, 6) = .012, B(4, 6) = .117; B(6, 10) = .043, B(8, 10) = .122; B(2, 2) = .4."""
+    path = tmp_path / "erlang.yaml"
+    path.write_text(TEXT)
+    words = ["size", str(path), "--target-oom", "0.1", "--set", "workload.requests=600"]
+    words += ["--solve", f"allocators.0.max_pages={2 * PAGES},{6 * PAGES},{10 * PAGES}"]
+    words += ["--solve", "workload.arrivals.rate=2:8:2", "--max-replications", "4", "--jobs", "1", "--quiet"]
+    with pytest.raises(SystemExit) as left:
+        cli.main([*words, "--format", "json", "--out", str(tmp_path / "out")])
+    assert not left.value.code
+    document = json.loads(capsys.readouterr().out)
+    assert [one["workload.arrivals.rate"] for one in document["frontier"]] == [None, 2, 6]
+    assert "1 of 3 rows without an answer" in document["verdict"]
+    assert {one.name for one in (tmp_path / "out").iterdir()} == {"size.json", "size.svg", "size.png"}
+    assert json.loads((tmp_path / "out" / "size.json").read_text()) == document
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["--solve", "seed=1,2", "--solve", "seed=3,4"], "solved for already"),
+        (["--solve", "seed=1,2"] * 3, "at most two"),
+        (["--solve", "seed=1,2", "--pool-interval", "1GiB:2GiB"], "is for sizing"),
+        (["--pool-interval", "2GiB:1GiB"], "low <= high"),
+        (["--pool-interval", "2GiB"], "low:high"),
+        (["--slo", "ttft_p95=2s", "--target", "ttft_p95=3s"], "two limits"),
+    ],
+)
+def test_questions_that_contradict_themselves_are_refused(
+    more: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "erlang.yaml"
+    path.write_text(TEXT)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["size", str(path), "--quiet", *more])
+    assert left.value.code == 2
+    assert complaint in capsys.readouterr().err

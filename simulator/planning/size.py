@@ -1,7 +1,8 @@
 """``simulate size``: how large the pool must be, what that means for the engine's settings, and how safe it is.
 
 The search is in ``sizing``; here its first bracket comes from the demand curve, and its answer is put beside what the
-devices can hold. Sizes beyond that are simulated too: how much is missing is part of the answer.
+devices can hold. Sizes beyond that are simulated too: how much is missing is part of the answer. Targets too rare to
+count are sized one by one (``rare_targets``); the largest of the sizes has to meet the others as well.
 """
 
 from collections.abc import Sequence
@@ -10,9 +11,11 @@ from dataclasses import dataclass
 from simulator.planning import rare_targets
 from simulator.planning.demand import Demand, demand
 from simulator.planning.limits import Way, hbm_limit_pages, ways_to_hold
+from simulator.planning.pool_interval import PoolInterval, Uncertain, uncertain
+from simulator.planning.rare_targets import is_rare
 from simulator.planning.sizing import UNSEEN, Effort, Found, Sampler, judge, smallest
 from simulator.planning.statistics import Estimate
-from simulator.planning.target import Target
+from simulator.planning.target import Goal, Target
 from simulator.planning.tasks import Runner, in_order
 from simulator.planning.trial import Observation, Trial
 from simulator.scenario import Scenario
@@ -30,28 +33,32 @@ _THRASH_PREEMPTIONS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePoint:
-    """One size tried. Rates are per arrived request; ``ttft_p99_s`` is the mean over replications."""
+    """One size tried. Rates are per arrived request; ``ttft_p99_s`` is the mean over replications.
+
+    ``targets`` are the figures of the goal's targets. ``thrash``: the times there are no prediction.
+    """
 
     max_pages: int
     replications: int
     oom_rate: Estimate
     preemption_rate: float
-    target: Estimate
+    targets: tuple[Estimate, ...]
     ttft_p99_s: float
     thrash: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeAnswer:
-    """Everything ``size`` found out. ``recommended`` is ``None`` when no pool meets the target.
+    """Everything ``size`` found out. ``recommended`` is ``None`` when no pool meets the goal.
 
-    ``smaller`` is the largest size tried that did not meet it; ``bound`` is set for a rate too rare to count.
+    ``smaller`` is the largest size tried that did not meet it; ``bounds`` has an entry for each target, set for rates
+    too rare to count. ``uncertain`` is set when the pool is an interval: then its low end has to be enough.
     ``cliff_ratio`` is the p99 of TTFT with 5 % fewer pages over that of the recommended size.
     """
 
     scenario: Scenario
     index: int
-    target: Target
+    goal: Goal
     confidence: float
     page_tokens: int
     page_bytes: int
@@ -62,16 +69,22 @@ class SizeAnswer:
     first_guess_pages: int
     recommended: SizePoint | None
     smaller: int
-    bound: Estimate | None
+    bounds: tuple[Estimate | None, ...]
     cliff_ratio: float | None
     curve: tuple[SizePoint, ...]
     ways: tuple[Way, ...]
     warmup_s: float
+    uncertain: Uncertain | None
 
     @property
     def feasible(self) -> bool:
-        """Whether a size was found that the devices can hold."""
-        return self.recommended is not None and self.recommended.max_pages <= self.hbm_limit_max_pages
+        """Whether a size was found that the devices can hold, even with the smallest pool of the interval."""
+        return self.recommended is not None and self.recommended.max_pages <= self.limit_pages
+
+    @property
+    def limit_pages(self) -> int:
+        """Pages there are for sure: the budget's, or those of the interval's low end."""
+        return self.hbm_limit_max_pages if self.uncertain is None else self.uncertain.low.max_pages
 
     def safety_factor(self, max_pages: int) -> float:
         """``max_pages * page_size / (max_batch * avg_seq_len)``."""
@@ -84,7 +97,7 @@ class _Search:
 
     scenario: Scenario
     index: int
-    target: Target
+    goal: Goal
     confidence: float
     effort: Effort
     search: Sampler
@@ -93,17 +106,24 @@ class _Search:
 
 
 def size(
-    scenario: Scenario, index: int, target: Target, *, confidence: float, effort: Effort, runner: Runner
+    scenario: Scenario,
+    index: int,
+    goal: Goal,
+    *,
+    confidence: float,
+    effort: Effort,
+    runner: Runner,
+    interval: PoolInterval | None = None,
 ) -> SizeAnswer:
-    """Find the smallest pool of allocator ``index`` that meets ``target``. Raises ``InputError``."""
+    """Find the smallest pool of allocator ``index`` that meets ``goal``. Raises ``InputError``."""
     demands = in_order(runner, demand, [Trial(scenario, index, number) for number in range(effort.first)])
     warmup_s = max(one.warmup_s for one in demands)
-    guess = _guess(demands, target)
+    guess = max(_guess(demands, target) for target in goal.targets)
     hbm_limit = hbm_limit_pages(scenario, index)
     task = _Search(
         scenario,
         index,
-        target,
+        goal,
         confidence,
         effort,
         Sampler(scenario, index, runner, warmup_s),
@@ -111,19 +131,14 @@ def size(
         max(hbm_limit, 4 * max(one.peak_pages for one in demands)),
     )
     requests = scenario.requests()
-    if target.is_share and rare_targets.is_rare(target.limit, len(requests), effort, confidence):
-        found, bound = _extrapolated(task, guess, len(requests))
-    else:
-        found, bound = _found(task, target, guess), None
-        if found is None and target.is_share:
-            found, bound = _extrapolated(task, guess, len(requests))
+    found, bounds = _answered(task, guess, len(requests))
     pages = found.judgement.pages if found else None
     first = demands[0]
     recommended = None if pages is None else _point(task, task.unseen, pages)
     return SizeAnswer(
         scenario=scenario,
         index=index,
-        target=target,
+        goal=goal,
         confidence=confidence,
         page_tokens=first.page_tokens,
         page_bytes=first.page_bytes,
@@ -134,19 +149,62 @@ def size(
         first_guess_pages=guess,
         recommended=recommended,
         smaller=found.below if found else task.limit_pages,
-        bound=bound,
+        bounds=bounds,
         cliff_ratio=None if pages is None else _cliff_ratio(task, pages),
         curve=_curve(task, recommended),
         ways=() if pages is None or pages <= hbm_limit else ways_to_hold(scenario, index, pages),
         warmup_s=warmup_s,
+        uncertain=None if interval is None else _over(task, interval, first.page_bytes, pages),
     )
 
 
-def _found(task: _Search, target: Target, guess: int) -> Found | None:
+def _over(task: _Search, interval: PoolInterval, page_bytes: int, needed_pages: int | None) -> Uncertain:
+    return uncertain(
+        task.search,
+        task.goal,
+        interval,
+        page_bytes=page_bytes,
+        needed_pages=needed_pages,
+        replications=min(2 * task.effort.first, task.effort.most),
+        confidence=task.confidence,
+    )
+
+
+def _answered(task: _Search, guess: int, requests: int) -> tuple[Found | None, tuple[Estimate | None, ...]]:
+    """The size that meets every target, and the bounds of those that can only be extrapolated."""
+    targets, nothing = task.goal.targets, (None,) * len(task.goal.targets)
+    rare = [one for one in targets if one.is_share and is_rare(one.limit, requests, task.effort, task.confidence)]
+    if not rare:
+        found = _found(task, task.goal, guess)
+        if found is not None or len(targets) > 1 or not targets[0].is_share:
+            return found, nothing
+        rare = list(targets)
+    plain = Goal(tuple(one for one in targets if one not in rare))
+    sizes = {one: _extrapolated(task, one, guess, requests) for one in rare}
+    candidates = [found for found, _ in sizes.values()]
+    if plain.targets:
+        candidates.append(_found(task, plain, guess))
+    bounds = tuple(sizes[one][1] if one in sizes else None for one in targets)
+    present = [found for found in candidates if found is not None]
+    if len(present) < len(candidates):
+        return None, nothing
+    largest = max(present, key=lambda found: found.judgement.pages)
+    if plain.targets and not _meets(task, plain, largest.judgement.pages):
+        return None, nothing
+    return largest, bounds
+
+
+def _meets(task: _Search, goal: Goal, pages: int) -> bool:
+    clumps = task.search.clumps(goal, pages)
+    shared_out = 1 - (1 - task.confidence) / task.effort.looks
+    return judge(task.unseen, goal, pages, task.effort, confidence=shared_out, clumps=clumps).passed
+
+
+def _found(task: _Search, goal: Goal, guess: int) -> Found | None:
     return smallest(
         task.search,
         task.unseen,
-        target,
+        goal,
         guess=guess,
         limit_pages=task.limit_pages,
         effort=task.effort,
@@ -154,24 +212,23 @@ def _found(task: _Search, target: Target, guess: int) -> Found | None:
     )
 
 
-def _extrapolated(task: _Search, guess: int, requests: int) -> tuple[Found | None, Estimate | None]:
+def _extrapolated(task: _Search, target: Target, guess: int, requests: int) -> tuple[Found | None, Estimate | None]:
     """The size from two at which losses can be counted; it must not lose more than the target when tried."""
     sizes = []
     for rate in rare_targets.countable_rates(requests, task.effort):
-        found = _found(task, Target(task.target.name, rate), guess)
+        found = _found(task, Goal((Target(target.name, rate),)), guess)
         if found is None:
             return None, None
         sizes.append(found.judgement.pages)
         guess = found.judgement.pages
-    line = rare_targets.line(
-        task.search, (sizes[0], sizes[1]), task.target, effort=task.effort, confidence=task.confidence
-    )
+    line = rare_targets.line(task.search, (sizes[0], sizes[1]), target, effort=task.effort, confidence=task.confidence)
     if line is None:
         return None, None
-    tried = judge(task.unseen, task.target, line.pages, task.effort, confidence=task.confidence)
-    if tried.estimate.low >= task.target.limit:
+    tried = judge(task.unseen, Goal((target,)), line.pages, task.effort, confidence=task.confidence)
+    seen = tried.estimates[0]
+    if seen.low >= target.limit or any(one.thrashing for one in task.unseen.made[line.pages]):
         return None, None
-    bound = Estimate(tried.estimate.value, 0.0, max(line.bound(line.pages), tried.estimate.value))
+    bound = Estimate(seen.value, 0.0, max(line.bound(line.pages), seen.value))
     return Found(judgement=tried, below=sizes[1], search=task.search, unseen=task.unseen), bound
 
 
@@ -193,7 +250,7 @@ def _cliff_ratio(task: _Search, pages: int) -> float | None:
     here = task.unseen.at(pages, task.effort.first)
     there = task.unseen.at(smaller, task.effort.first)
     before, after = (_mean_ttft_p99(row) for row in (here, there))
-    return after / before if before else None
+    return after / before if before > 0 and after > 0 else None
 
 
 def _curve(task: _Search, recommended: SizePoint | None) -> tuple[SizePoint, ...]:
@@ -217,7 +274,7 @@ def _point(task: _Search, sampler: Sampler, pages: int) -> SizePoint:
         replications=len(row),
         oom_rate=oom.estimate(row, shared_out, task.search.clump(oom, pages)),
         preemption_rate=sum(one.preemptions for one in row) / max(1, sum(one.arrived for one in row)),
-        target=task.target.estimate(row, shared_out, task.search.clump(task.target, pages)),
+        targets=task.goal.estimates(row, shared_out, task.search.clumps(task.goal, pages)),
         ttft_p99_s=_mean_ttft_p99(row),
         thrash=_thrashes(row),
     )

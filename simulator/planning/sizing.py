@@ -1,4 +1,4 @@
-"""The smallest pool that meets a target with confidence.
+"""The smallest pool that meets its targets with confidence.
 
 First a search: galloping from the demand curve's guess, then bisection over ``max_pages``, each size judged on the same
 few replications (common random numbers), so that sizes differ by their pages and not by their luck. A size is good if
@@ -10,17 +10,19 @@ there. Replications are doubled until that is so or cannot become so. The interv
 verification, with ``1 - confidence`` shared out among all its looks (Bonferroni).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from simulator.planning.statistics import Estimate, design_effect
-from simulator.planning.target import Target
+from simulator.planning.target import Goal, Target
 from simulator.planning.tasks import Runner, in_order
 from simulator.planning.trial import Observation, Trial, observe
 from simulator.scenario import Scenario
 
 #: number of the first replication of the verification; the search's are below
 UNSEEN = 1_000_000
+#: for each target, how many losses come together; see ``statistics.share``
+Clumps = Sequence[float | None] | None
 #: losses that a size must show before its clumps are believed
 _TELLING_COUNT = 10
 
@@ -68,6 +70,10 @@ class Sampler:
         row += in_order(self.runner, observe, trials)
         return row[:replications]
 
+    def clumps(self, goal: Goal, pages: int) -> tuple[float | None, ...]:
+        """``clump`` of each target."""
+        return tuple(self.clump(target, pages) for target in goal.targets)
+
     def clump(self, target: Target, pages: int) -> float | None:
         """Losses that come together, judged by the next smaller pool that shows enough of them.
 
@@ -84,12 +90,12 @@ class Sampler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Whether a size passed, on how many replications, and the target's figure there."""
+    """Whether a size passed, on how many replications, and the figure of each target there."""
 
     pages: int
     passed: bool
     replications: int
-    estimate: Estimate
+    estimates: tuple[Estimate, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,29 +109,27 @@ class Found:
 
 
 def judge(
-    sampler: Sampler, target: Target, pages: int, effort: Effort, *, confidence: float, clump: float | None = None
+    sampler: Sampler, goal: Goal, pages: int, effort: Effort, *, confidence: float, clumps: Clumps = None
 ) -> Judgement:
     """Look at one size until the answer is safe, or as often as allowed; what cannot be shown has not passed."""
     replications = effort.first
     while True:
         observed = sampler.at(pages, replications)
-        estimate = target.estimate(observed, confidence, clump)
-        passed = estimate.high < target.limit
-        if passed or replications >= effort.most or not hopeful(observed, target, effort, confidence, clump):
-            return Judgement(pages=pages, passed=passed, replications=replications, estimate=estimate)
+        passed = goal.holds(observed, confidence, clumps)
+        if passed or replications >= effort.most or not hopeful(observed, goal, effort, confidence, clumps):
+            estimates = goal.estimates(observed, confidence, clumps)
+            return Judgement(pages=pages, passed=passed, replications=replications, estimates=estimates)
         replications = min(2 * replications, effort.most)
 
 
-def hopeful(
-    observed: list[Observation], target: Target, effort: Effort, confidence: float, clump: float | None
-) -> bool:
+def hopeful(observed: list[Observation], goal: Goal, effort: Effort, confidence: float, clumps: Clumps = None) -> bool:
     """Whether the last look would pass if the replications to come were like those seen."""
     more = observed * (effort.most // len(observed))
-    return target.estimate(more, confidence, clump).high < target.limit
+    return goal.holds(more, confidence, clumps)
 
 
 def smallest(
-    search: Sampler, unseen: Sampler, target: Target, *, guess: int, limit_pages: int, effort: Effort, confidence: float
+    search: Sampler, unseen: Sampler, goal: Goal, *, guess: int, limit_pages: int, effort: Effort, confidence: float
 ) -> Found | None:
     """The smallest size that passes; ``None`` when not even ``limit_pages`` does.
 
@@ -134,13 +138,13 @@ def smallest(
 
     def passes(pages: int) -> bool:
         observed = search.at(pages, effort.first)
-        return hopeful(observed, target, effort, confidence, search.clump(target, pages))
+        return hopeful(observed, goal, effort, confidence, search.clumps(goal, pages))
 
     bracket = _bracket(passes, guess, limit_pages, effort)
     if bracket is None:
         return None
     low, high = _bisected(passes, *bracket, effort)
-    return _verified(search, unseen, target, low, high, limit_pages=limit_pages, effort=effort, confidence=confidence)
+    return _verified(search, unseen, goal, low, high, limit_pages=limit_pages, effort=effort, confidence=confidence)
 
 
 def _bracket(passes: Callable[[int], bool], guess: int, most: int, effort: Effort) -> tuple[int, int] | None:
@@ -170,7 +174,7 @@ def _bisected(passes: Callable[[int], bool], low: int, high: int, effort: Effort
 def _verified(
     search: Sampler,
     unseen: Sampler,
-    target: Target,
+    goal: Goal,
     low: int,
     high: int,
     *,
@@ -182,8 +186,8 @@ def _verified(
     shared_out = 1 - (1 - confidence) / effort.looks
     stride = effort.step_pages(high)
     while True:
-        clump = search.clump(target, high)
-        judgement = judge(unseen, target, high, effort, confidence=shared_out, clump=clump)
+        clumps = search.clumps(goal, high)
+        judgement = judge(unseen, goal, high, effort, confidence=shared_out, clumps=clumps)
         if judgement.passed:
             return Found(judgement=judgement, below=low, search=search, unseen=unseen)
         if high >= limit_pages:

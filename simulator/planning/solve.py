@@ -11,7 +11,7 @@ from typing import Any
 
 from simulator.planning.sizing import UNSEEN, Effort, hopeful
 from simulator.planning.statistics import Estimate
-from simulator.planning.target import Target
+from simulator.planning.target import Goal
 from simulator.planning.tasks import Runner, in_order
 from simulator.planning.trial import Observation, Trial, given_warmup_s, observe
 from simulator.scenario import Scenario
@@ -19,11 +19,11 @@ from simulator.scenario import Scenario
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedValue:
-    """One value of the key, and the target's figure there."""
+    """One value of the key, and the figure of each target there."""
 
     value: Any
     replications: int
-    estimate: Estimate
+    estimates: tuple[Estimate, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +64,20 @@ def solve(
     values: Sequence[Any],
     scenarios: Sequence[Scenario],
     index: int,
-    target: Target,
+    goal: Goal,
     *,
     effort: Effort,
     confidence: float,
     runner: Runner,
 ) -> Solved:
-    """The farthest of ``values`` at which allocator ``index`` keeps ``target``; one scenario a value.
+    """The farthest of ``values`` at which allocator ``index`` keeps ``goal``; one scenario a value.
 
     Raises ``InputError`` when a scenario cannot run.
     """
     search, unseen = (_Values(scenarios, index, runner, offset) for offset in (0, UNSEEN))
 
     def holds(place: int) -> bool:
-        return hopeful(search.at(place, effort.first), target, effort, confidence, None)
+        return hopeful(search.at(place, effort.first), goal, effort, confidence)
 
     easy, hard = 0, len(values) - 1
     largest = holds(easy) or not holds(hard)
@@ -85,10 +85,10 @@ def solve(
         easy, hard = hard, easy
     whole = holds(hard)
     place = hard if whole else _last_that_holds(holds, easy, hard)
-    best = _verified(unseen, target, place, easy, effort=effort, confidence=confidence)
-    tried = [_tried(values, place, search, target, confidence) for place in sorted(search.made)]
+    best = _verified(unseen, goal, place, easy, effort=effort, confidence=confidence)
+    tried = [_tried(values, place, search, goal, confidence) for place in sorted(search.made)]
     return Solved(
-        best=None if best is None else _tried(values, best, unseen, target, 1 - (1 - confidence) / effort.looks),
+        best=None if best is None else _tried(values, best, unseen, goal, 1 - (1 - confidence) / effort.looks),
         largest=largest,
         whole_range=whole and best == hard,
         tried=tuple(tried),
@@ -103,9 +103,7 @@ def _last_that_holds(holds: Callable[[int], bool], easy: int, hard: int) -> int:
     return easy
 
 
-def _verified(
-    unseen: _Values, target: Target, place: int, easy: int, *, effort: Effort, confidence: float
-) -> int | None:
+def _verified(unseen: _Values, goal: Goal, place: int, easy: int, *, effort: Effort, confidence: float) -> int | None:
     """The first place from ``place`` towards the easy end that is shown to hold on unseen replications."""
     shared_out = 1 - (1 - confidence) / effort.looks
     step = -1 if place >= easy else 1
@@ -113,9 +111,9 @@ def _verified(
         replications = effort.first
         while True:
             row = unseen.at(place, replications)
-            if target.estimate(row, shared_out).high < target.limit:
+            if goal.holds(row, shared_out):
                 return place
-            if replications >= effort.most or not hopeful(row, target, effort, shared_out, None):
+            if replications >= effort.most or not hopeful(row, goal, effort, shared_out):
                 break
             replications = min(2 * replications, effort.most)
         if place == easy:
@@ -123,6 +121,6 @@ def _verified(
         place += step
 
 
-def _tried(values: Sequence[Any], place: int, made: _Values, target: Target, confidence: float) -> TriedValue:
+def _tried(values: Sequence[Any], place: int, made: _Values, goal: Goal, confidence: float) -> TriedValue:
     row = made.made[place]
-    return TriedValue(value=values[place], replications=len(row), estimate=target.estimate(row, confidence))
+    return TriedValue(value=values[place], replications=len(row), estimates=goal.estimates(row, confidence))

@@ -46,6 +46,47 @@ class Target:
         return f"{self.name} below {format_seconds(self.limit)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Targets that have to hold together.
+
+    Each is shown with the whole confidence: a size passes only if all are shown, and a wrong answer needs one that is
+    not true to be shown, which has the chance of that one alone (intersection-union test, Berger 1982).
+    """
+
+    targets: tuple[Target, ...]
+
+    def estimates(
+        self, observed: Sequence[Observation], confidence: float, clumps: Sequence[float | None] | None = None
+    ) -> tuple[Estimate, ...]:
+        """The figure of each target; ``clumps`` has one entry a target, see ``statistics.share``."""
+        known = [None] * len(self.targets) if clumps is None else clumps
+        pairs = zip(self.targets, known, strict=True)
+        return tuple(target.estimate(observed, confidence, clump) for target, clump in pairs)
+
+    def holds(
+        self, observed: Sequence[Observation], confidence: float, clumps: Sequence[float | None] | None = None
+    ) -> bool:
+        """Whether every upper end is below its limit, and no run thrashed or stood still."""
+        if any(one.thrashing for one in observed):
+            return False
+        estimates = self.estimates(observed, confidence, clumps)
+        return all(one.high < target.limit for one, target in zip(estimates, self.targets, strict=True))
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.targets))
+
+
+def parse_goal(texts: Sequence[str]) -> Goal:
+    """The targets of ``--target`` and ``--slo``, each once. Raises ``InputError``."""
+    targets = tuple(parse_target(text) for text in texts)
+    names = [target.name for target in targets]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError([Problem(option="--target", message=f"{twice} has two limits: give one")])
+    return Goal(targets)
+
+
 def parse_target(text: str) -> Target:
     """The target of ``--target name=limit``. Raises ``InputError``."""
     option = f"--target {printable(text)}"

@@ -4,6 +4,7 @@
 requests, whatever the allocator and the size of its pool (common random numbers).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -49,7 +50,8 @@ class Observation:
 
     ``lost`` and ``timed_out`` are requests, ``preemptions`` events; ``latency`` has the names of ``LATENCIES``, in
     seconds, of completed requests. ``peak_pages`` is the largest number of pages in use at once, over the whole run.
-    ``thrashing``: more was computed again than produced, or the run went in circles; its times are not to be trusted.
+    ``thrashing``: more was computed again than for the first time, or nothing could be produced any more; the figures
+    of such a run are not to be trusted.
     """
 
     arrived: int
@@ -88,7 +90,8 @@ def observed(result: RunResult, warmup_s: float) -> Observation:
     table, summary = result.requests, result.summary
     counted = table["arrival_s"] >= warmup_s
     outcome = table["outcome"][counted]
-    generated = int(table["generated_tokens"].sum())
+    started = ~np.isnan(table["start_s"])
+    computed = int(table["generated_tokens"].sum()) + int(table["prompt_tokens"][started].sum())
     return Observation(
         arrived=int(np.count_nonzero(counted)),
         lost=int(np.isin(outcome, _LOST).sum()),
@@ -96,7 +99,7 @@ def observed(result: RunResult, warmup_s: float) -> Observation:
         preemptions=int(table["preemptions"][counted].sum()),
         latency=_latencies(table, counted),
         peak_pages=summary["kv"]["peak_pages"],
-        thrashing=summary["ended_because"] == "livelock" or summary["recomputed_tokens"] > generated,
+        thrashing=summary["ended_because"] == "livelock" or summary["recomputed_tokens"] > computed,
     )
 
 
@@ -119,7 +122,7 @@ def warmup_of(result: RunResult) -> float:
 
 
 def _latencies(table: Columns, counted: BoolArray) -> dict[str, float]:
-    """Seconds by the names of ``LATENCIES``; 0 when no request was completed."""
+    """Seconds by the names of ``LATENCIES``; not a number, and so below no limit, when no request was completed."""
     done = counted & (table["outcome"] == "completed")
     arrival, finish = table["arrival_s"][done], table["finish_s"][done]
     first, outputs = table["first_token_s"][done], table["generated_tokens"][done]
@@ -132,6 +135,6 @@ def _latencies(table: Columns, counted: BoolArray) -> dict[str, float]:
     }
     found: dict[str, float] = {}
     for group, times in groups.items():
-        figures = [float(times.mean()), *np.percentile(times, (50, 95, 99)).tolist()] if len(times) else [0.0] * 4
+        figures = [float(times.mean()), *np.percentile(times, (50, 95, 99)).tolist()] if len(times) else [math.nan] * 4
         found |= {f"{group}_{rank}": figure for rank, figure in zip(RANKS, figures, strict=True)}
     return found

@@ -4,14 +4,12 @@ from typing import Any
 
 from simulator.planning.grid import Axis
 from simulator.planning.solve import Solved
-from simulator.planning.statistics import Estimate
-from simulator.planning.target import Target
+from simulator.planning.target import Goal
+from simulator.showing.size_document import ends, number, spelled
 from simulator.showing.terminal import print_rows
-from simulator.units import format_percent as percent
-from simulator.units import format_seconds
 
 
-def solve_document(found: Solved, axis: Axis, target: Target, *, label: str, confidence: float) -> dict[str, Any]:
+def solve_document(found: Solved, axis: Axis, goal: Goal, *, label: str, confidence: float) -> dict[str, Any]:
     """The document of ``simulate size --solve --format json``."""
     return {
         "key": axis.key,
@@ -20,40 +18,42 @@ def solve_document(found: Solved, axis: Axis, target: Target, *, label: str, con
         "largest": found.largest,
         "whole_range": found.whole_range,
         "allocator": label,
-        "target": {"name": target.name, "limit": target.limit},
+        "target": {"name": goal.targets[0].name, "limit": goal.targets[0].limit},
+        "targets": [{"name": target.name, "limit": target.limit} for target in goal.targets],
         "confidence": confidence,
-        "figure": found.best.estimate.value if found.best else None,
-        "ci": found.best.estimate.interval if found.best else None,
+        "figure": number(found.best.estimates[0].value) if found.best else None,
+        "ci": ends(found.best.estimates[0]) if found.best else None,
+        "figures": [number(one.value) for one in found.best.estimates] if found.best else None,
         "replications": found.best.replications if found.best else None,
         "curve": [
-            {"value": one.value, "figure": one.estimate.value, "replications": one.replications} for one in found.tried
+            {
+                "value": one.value,
+                "figure": number(one.estimates[0].value),
+                "figures": [number(estimate.value) for estimate in one.estimates],
+                "replications": one.replications,
+            }
+            for one in found.tried
         ],
-        "verdict": solve_verdict(found, axis, target, confidence=confidence),
+        "verdict": solve_verdict(found, axis, goal, confidence=confidence),
     }
 
 
-def solve_verdict(found: Solved, axis: Axis, target: Target, *, confidence: float) -> str:
+def solve_verdict(found: Solved, axis: Axis, goal: Goal, *, confidence: float) -> str:
     """The answer in a sentence."""
     if found.best is None:
-        return f"No value of {axis.key} from {axis.values[0]} to {axis.values[-1]} is shown to keep the {target}."
+        return f"No value of {axis.key} from {axis.values[0]} to {axis.values[-1]} is shown to keep the {goal}."
     if found.whole_range:
-        return f"All values of {axis.key} up to {found.best.value} keep the {target} with {confidence:.4g} confidence."
+        return f"All values of {axis.key} up to {found.best.value} keep the {goal} with {confidence:.4g} confidence."
     kind = "largest" if found.largest else "smallest"
-    return f"{axis.key} {found.best.value} is the {kind} that keeps the {target} with {confidence:.4g} confidence."
+    return f"{axis.key} {found.best.value} is the {kind} that keeps the {goal} with {confidence:.4g} confidence."
 
 
-def print_solved(found: Solved, axis: Axis, target: Target, *, confidence: float) -> None:
-    """The verdict, and the figure at every value tried."""
+def print_solved(found: Solved, axis: Axis, goal: Goal, *, confidence: float) -> None:
+    """The verdict, and the figures at every value tried."""
     rows = [
-        {axis.key: str(one.value), target.name: _figure(one.estimate, target), "runs": str(one.replications)}
-        for one in found.tried
+        {axis.key: str(tried.value)}
+        | {target.name: spelled(one, target) for target, one in zip(goal.targets, tried.estimates, strict=True)}
+        | {"runs": str(tried.replications)}
+        for tried in found.tried
     ]
-    print_rows(solve_verdict(found, axis, target, confidence=confidence), rows)
-
-
-def _figure(estimate: Estimate, target: Target) -> str:
-    if target.name in ("oom", "timeout"):
-        return f"{percent(estimate.value)} [{percent(estimate.low)}, {percent(estimate.high)}]"
-    if target.is_share:
-        return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
-    return format_seconds(estimate.value)
+    print_rows(solve_verdict(found, axis, goal, confidence=confidence), rows)
