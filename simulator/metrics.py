@@ -220,9 +220,10 @@ def _latency(table: Columns, warmup_s: float) -> dict[str, Any]:
     }
 
 
-def _spread(values: npt.NDArray[Any]) -> dict[str, float]:
+def _spread(values: npt.NDArray[Any]) -> dict[str, float | None]:
     if not len(values):
-        return {"p50": 0.0, "p95": 0.0, "p99": 0.0, "mean": 0.0}
+        # A time that nobody has is no time of 0.
+        return {"p50": None, "p95": None, "p99": None, "mean": None}
     p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist()
     return {"p50": p50, "p95": p95, "p99": p99, "mean": float(np.mean(values))}
 

@@ -188,7 +188,7 @@ def _compaction(
         allocator,
         _step_costs(scenario, allocator.tile_tokens),
         copy_bandwidth=scenario.loaded_device.hbm_sustained_bandwidth,
-        lifetime_s=latency["e2e_s"]["mean"] - latency["queue_s"]["mean"],
+        lifetime_s=(latency["e2e_s"]["mean"] or 0.0) - (latency["queue_s"]["mean"] or 0.0),
     )
 
 

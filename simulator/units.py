@@ -116,7 +116,9 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """``"41 us"``, ``"12.5 ms"``, ``"3.2 s"``, ``"5.1 min"``, ``"2.3 h"``."""
+    """``"41 us"``, ``"12.5 ms"``, ``"3.2 s"``, ``"5.1 min"``, ``"2.3 h"``; ``"-"`` for a time that nobody has."""
+    if not math.isfinite(seconds):
+        return "-"
     if seconds < 0:
         return "-" + format_seconds(-seconds)
     for limit, scale, unit in (

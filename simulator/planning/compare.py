@@ -40,7 +40,7 @@ class Standing:
             "oom_rate_ci": self.oom_rate.interval,
             "preemption_rate": self.preemption_rate,
             "timed_out_rate": self.timed_out_rate,
-            "latency_s": {name: {"mean": one.value, "ci": _finite(one)} for name, one in self.latency.items()},
+            "latency_s": {name: _measured(one) for name, one in self.latency.items()},
             "oom_rates": list(self.oom_rates),
             "thrashing": self.thrashing,
         }
@@ -147,6 +147,11 @@ def _difference(one: Standing, other: Standing, confidence: float) -> Difference
         low = one.oom_rate.low - other.oom_rate.high
         found = Estimate(found.value, low, one.oom_rate.high - other.oom_rate.low)
     return Difference(label=one.label, than=other.label, difference=found)
+
+
+def _measured(estimate: Estimate) -> dict[str, Any]:
+    """``null`` where no request was completed, in one replication at least."""
+    return {"mean": estimate.value if math.isfinite(estimate.value) else None, "ci": _finite(estimate)}
 
 
 def _finite(estimate: Estimate) -> list[float] | None:

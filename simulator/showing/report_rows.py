@@ -50,8 +50,9 @@ def _waste(kind: str) -> Callable[[Summary], str]:
 
 def _time(group: str, rank: str) -> Callable[[Summary], str]:
     def cell(run: Summary) -> str:
-        # Nobody completed: there is no latency to speak of.
-        return format_seconds(run["latency"][group][rank]) if run["requests"]["completed"] else "-"
+        value = run["latency"][group][rank] if run["requests"]["completed"] else None
+        # Nobody completed, or all before the warm-up was over: there is no latency to speak of.
+        return "-" if value is None else format_seconds(value)
 
     return cell
 
