@@ -18,7 +18,7 @@ LAYERS = (
     ("planning", "planner", "sweep", "claiming", "claims"),
     ("showing", "report", "trace", "export"),
     ("validating", "validation"),
-    ("cli",),
+    ("commands", "cli"),
 )
 #: the only modules that know of SimPy
 SIMPY = {"simulator/engine.py", "simulator/kernels/kernel_cycles.py"}

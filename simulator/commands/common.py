@@ -1,0 +1,148 @@
+"""What commands share: kinds of options, exit codes, and how results and notes leave the program."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from simulator.memory import MemoryBudget
+    from simulator.scenario import Scenario
+
+NO = 3
+INTERRUPTED = 130
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    table = "table"
+    json = "json"
+
+
+class Cause(StrEnum):
+    """Why an allocation fails."""
+
+    capacity = "capacity"
+    fragmentation = "fragmentation"
+
+
+class Language(StrEnum):
+    """Languages of the HTML report."""
+
+    en = "en"
+    zh = "zh"
+
+
+class Catalogue(StrEnum):
+    """What ``simulate list`` can list."""
+
+    models = "models"
+    devices = "devices"
+    allocators = "allocators"
+    scenarios = "scenarios"
+
+
+def complete_scenario(incomplete: str) -> list[str]:
+    """Shipped names and files that begin like ``incomplete``, for the shell."""
+    from simulator.loading.catalogue import scenario_names
+
+    beside = [str(path) for path in Path().glob(f"{incomplete}*.yaml")]
+    return [name for name in (*scenario_names(), *sorted(beside)) if name.startswith(incomplete)]
+
+
+ScenarioName = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCENARIO", help="A YAML file, or the name of a shipped scenario.", autocompletion=complete_scenario
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one key, such as engine.max_num_seqs=64. Repeatable."),
+]
+OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no warnings on stderr.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed in place of the scenario's.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; default: one for each usable core.")]
+Confidence = Annotated[float, typer.Option(min=0.5, max=0.999999, help="Of the intervals, on both sides together.")]
+ReportLanguage = Annotated[Language | None, typer.Option("--lang", help="Language of the report's words.")]
+ResultsFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that `simulate run` wrote.")]
+
+
+def chosen_allocators(scenario: "Scenario", names: Sequence[str]) -> tuple[str, ...] | None:
+    """Labels of the allocators that ``names`` (labels or kinds) mean; ``None`` for all."""
+    from simulator.errors import InputError, Problem, nearest_name
+
+    if not names:
+        return None
+    pairs = list(zip(scenario.labels, (one.kind for one in scenario.allocators), strict=True))
+    known = tuple(dict.fromkeys(name for pair in pairs for name in pair))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(
+            Problem(
+                option=f"--allocator {name}",
+                message="the scenario has no such allocator",
+                nearest=nearest_name(name, known),
+                allowed=known,
+            )
+            for name in unknown
+        )
+    return tuple(label for label, kind in pairs if label in names or kind in names)
+
+
+def results_folder(name: str, out: Path | None, *, wanted: bool) -> Path | None:
+    """Where a run's results go; ``None``: nowhere."""
+    from simulator.errors import InputError, Problem
+    from simulator.showing import output
+
+    if not wanted and out is not None:
+        raise InputError([Problem(option="--no-report", message="writes nothing, so --out has no use: drop one")])
+    return (out or output.default_folder(name)) if wanted else None
+
+
+def run_command(
+    scenario: str,
+    settings: Sequence[str] | None,
+    seed: int | None,
+    allocators: Sequence[str] | None,
+    replications: int,
+    verify: bool,
+    perfetto: bool,
+) -> str:
+    """What to type for the same results, whatever folder and format they were asked in."""
+    import shlex
+
+    words = ["simulate", "run", scenario]
+    words += [word for setting in settings or () for word in ("--set", setting)]
+    words += [] if seed is None else ["--seed", str(seed)]
+    words += [word for allocator in allocators or () for word in ("--allocator", allocator)]
+    words += [] if replications == 1 else ["--replications", str(replications)]
+    words += ["--verify"] * verify + ["--perfetto"] * perfetto
+    return shlex.join(words)
+
+
+def refuse(budget: "MemoryBudget") -> NoReturn:
+    """Exit with the answer *no*: what is missing, and three ways out."""
+    from simulator.units import format_bytes
+
+    length = f"one request of {budget.max_model_len:,} tokens"
+    say(f"does not fit: {format_bytes(budget.shortfall_bytes)} too little on each device for {length}. Ways out:")
+    for way in budget.ways_out:
+        say(f"  - {way}")
+    raise typer.Exit(NO)
+
+
+def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
+    """The one document on stdout."""
+    import json
+
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """A note on stderr."""
+    typer.echo(text, err=True)

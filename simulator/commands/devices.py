@@ -1,0 +1,145 @@
+"""Commands about a device and a model: what fits, what attention costs, figures fitted to measurements."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from simulator.commands.common import (
+    Format,
+    OutputFormat,
+    ScenarioName,
+    Settings,
+    complete_scenario,
+    print_json,
+    refuse,
+    say,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+def memory(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(metavar="[SCENARIO]", help="A YAML file or a shipped name.", autocompletion=complete_scenario),
+    ] = None,
+    *,
+    model: Annotated[str | None, typer.Option(help="Preset, Hugging Face id or config.json.")] = None,
+    device: Annotated[str | None, typer.Option(help="Preset or device YAML.")] = None,
+    count: Annotated[int | None, typer.Option(help="Devices; also the tensor parallel size.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Longest request, in tokens.")] = None,
+    settings: Settings = None,
+    output_format: OutputFormat = Format.table,
+) -> None:
+    """Where one device's memory goes: weights, activations, runtime, and how many KV tokens the rest holds."""
+    from simulator.loading.static import budget_scenario
+
+    loaded = budget_scenario(
+        scenario, settings or (), model=model, device=device, count=count, max_model_len=max_model_len
+    )
+    document = loaded.budget.to_dict()
+    if output_format is Format.json:
+        print_json(document)
+    else:
+        from simulator.showing import terminal
+
+        target = loaded.loaded_device
+        terminal.print_budget(document, f"{loaded.loaded_model.name} on {target.count} x {target.name}")
+    if not loaded.budget.fits:
+        refuse(loaded.budget)
+
+
+def kernel(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(metavar="[SCENARIO]", help="A YAML file or a shipped name.", autocompletion=complete_scenario),
+    ] = None,
+    *,
+    model: Annotated[str | None, typer.Option(help="Preset, Hugging Face id or config.json.")] = None,
+    device: Annotated[str | None, typer.Option(help="Preset or device YAML.")] = None,
+    count: Annotated[int | None, typer.Option(help="Devices; also the tensor parallel size.")] = None,
+    page_size: Annotated[str | None, typer.Option(metavar="N,N,...", help="Page sizes in tokens.")] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each sequence; default: the workload's.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Sequences; default: 32, or what fits.")] = None,
+    tile: Annotated[
+        Literal["per_head", "whole_page"], typer.Option(help="What has to be on chip together.")
+    ] = "per_head",
+    table: Annotated[Literal["hbm", "dcache", "l1"], typer.Option(help="Where page ids are read.")] = "dcache",
+    prefetch: Annotated[Literal["none", "next", "all"], typer.Option(help="Tiles in flight beside one.")] = "next",
+    layout: Annotated[Literal["token_major", "head_major"], typer.Option(help="Order inside a page.")] = "token_major",
+    overflow: Annotated[
+        Literal["split", "reload"], typer.Option(help="A tile too large comes in parts, or is read again for each.")
+    ] = "split",
+    stages: Annotated[bool, typer.Option("--stages", help="Also the seven stages of a decode step.")] = False,
+    mechanisms: Annotated[bool, typer.Option("--mechanisms", help="Also what each mechanism is worth.")] = False,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write JSON and pictures here.")] = None,
+    output_format: OutputFormat = Format.table,
+) -> None:
+    """What page-level attention costs by page size: bytes, look-ups, cycles, what bounds it; the page size to take."""
+    from simulator.kernels.tiles import KernelOptions
+    from simulator.loading.static import budget_scenario
+    from simulator.planning.kernel_answer import kernel_answer, parse_page_sizes
+    from simulator.showing import kernel_view
+
+    answer = kernel_answer(
+        budget_scenario(scenario, settings or (), model=model, device=device, count=count),
+        page_sizes=parse_page_sizes(page_size),
+        context=context,
+        batch=batch,
+        options=KernelOptions(table=table, tile=tile, prefetch=prefetch, layout=layout, overflow=overflow),
+        has_workload=scenario is not None,
+    )
+    warning = kernel_view.unaligned(answer)
+    if warning:
+        say(warning)
+    if out is not None:
+        kernel_view.write_answer(answer, out)
+    if output_format is Format.json:
+        print_json(answer.to_list(with_stages=stages, with_mechanisms=mechanisms))
+    else:
+        kernel_view.print_answer(answer, with_stages=stages, with_mechanisms=mechanisms)
+
+
+def calibrate(
+    scenario: ScenarioName,
+    measured: Annotated[
+        Path, typer.Argument(metavar="MEASURED.csv", help="batch,context_tokens,step_ms or transfer_bytes,gb_per_s.")
+    ],
+    *,
+    fit: Annotated[
+        str | None, typer.Option("--fit", metavar="NAME,NAME,...", help="Device figures to fit; default: the usual.")
+    ] = None,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the fitted device here (YAML).")
+    ] = None,
+    output_format: OutputFormat = Format.table,
+) -> None:
+    """Fit figures of the scenario's device to measured step times or transfers; say which the data cannot tell."""
+    from simulator import calibrate as calibration
+    from simulator.files import write_text
+    from simulator.kernels.measured_rows import read_measured
+    from simulator.scenario import load_scenario
+
+    loaded, rows = load_scenario(scenario, settings or ()), read_measured(measured)
+    found = calibration.calibrate(
+        loaded.loaded_device,
+        loaded.loaded_model,
+        loaded.engine,
+        rows,
+        parameters=[name.strip() for name in fit.split(",")] if fit else (),
+    )
+    if out is not None:
+        write_text(out, calibration.device_yaml(found, measured=measured.name))
+        say(f"wrote {out}; use it with: --set device.file={out} --set device.preset=null")
+    if output_format is Format.json:
+        print_json(found.to_dict())
+    else:
+        from simulator.showing.calibrate_view import print_calibration
+
+        print_calibration(found, rows)

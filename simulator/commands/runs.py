@@ -1,0 +1,163 @@
+"""Commands that simulate one scenario, and those that look again at what a run has left."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.commands.common import (
+    INTERRUPTED,
+    NO,
+    Cause,
+    Format,
+    Language,
+    OutputFormat,
+    Quiet,
+    ReportLanguage,
+    ResultsFolder,
+    ScenarioName,
+    Seed,
+    Settings,
+    chosen_allocators,
+    print_json,
+    refuse,
+    results_folder,
+    run_command,
+    say,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+def run(
+    scenario: ScenarioName,
+    *,
+    allocator: Annotated[
+        list[str] | None, typer.Option("--allocator", metavar="NAME", help="Only this allocator. Repeatable.")
+    ] = None,
+    replications: Annotated[int, typer.Option(min=1, help="Independent repetitions.")] = 1,
+    verify: Annotated[bool, typer.Option("--verify", help="Check every invariant after every step (slow).")] = False,
+    settings: Settings = None,
+    seed: Seed = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder for the results; default: reports/<name>.")
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no files.")] = False,
+    perfetto: Annotated[bool, typer.Option("--perfetto", help="Also write a trace for ui.perfetto.dev.")] = False,
+    language: ReportLanguage = None,
+    output_format: OutputFormat = Format.table,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate a scenario under each of its allocators; all see the same requests.
+
+    Writes a report folder: a page, pictures, tables, and a manifest to do it again.
+    """
+    from simulator.scenario import load_scenario
+    from simulator.showing import output
+    from simulator.showing.interrupt import asked_to_stop
+    from simulator.showing.manifest import RunOptions
+    from simulator.showing.progress import reporting
+    from simulator.showing.reporting import run_into
+
+    loaded = load_scenario(scenario, settings or ())
+    chosen = chosen_allocators(loaded, allocator or ())
+    if loaded.budget.overdraft_bytes:
+        refuse(loaded.budget)
+    folder = results_folder(loaded.name, out, wanted=not no_report)
+    options = RunOptions(
+        command=run_command(scenario, settings, seed, allocator, replications, verify, perfetto),
+        seed=loaded.seed if seed is None else seed,
+        allocators=chosen,
+        replications=replications,
+        verify=verify,
+        perfetto=perfetto,
+        language=(language or Language.en).value,
+    )
+    if folder is not None:
+        output.prepare(folder)
+    with reporting(enabled=not quiet) as progress, asked_to_stop() as interrupted, loaded.located():
+        result = run_into(folder, loaded, options, progress=progress, interrupted=interrupted)
+    document = result.to_json()
+    if output_format is Format.json:
+        print_json(document)
+    else:
+        from simulator.showing import terminal
+
+        terminal.print_runs(document["runs"])
+    if folder is not None and not quiet:
+        say(f"report: {folder / 'report.html'}")
+    if any(one["ended_because"] == "interrupted" for one in document["runs"]):
+        raise typer.Exit(INTERRUPTED)
+
+
+def explain(
+    scenario: ScenarioName,
+    *,
+    allocator: Annotated[
+        str | None,
+        typer.Option("--allocator", metavar="NAME", help="Whose run; default: the first that refuses anything."),
+    ] = None,
+    event: Annotated[int, typer.Option(min=1, help="Number of the failed allocation, from 1.")] = 1,
+    request: Annotated[int | None, typer.Option(min=0, help="Only failed allocations of this request.")] = None,
+    cause: Annotated[Cause | None, typer.Option(help="Only failed allocations of this cause.")] = None,
+    settings: Settings = None,
+    seed: Seed = None,
+    output_format: OutputFormat = Format.table,
+) -> None:
+    """Explain one failed allocation: who held the memory, where it was lost, and what would have served the request.
+
+    Runs the same arrivals again with other allocators, page sizes and larger pools.
+    """
+    from simulator.planning.explain_oom import explain_oom
+    from simulator.scenario import load_scenario
+    from simulator.serving.oom_state import Wanted
+
+    loaded = load_scenario(scenario, settings or ())
+    label = (chosen_allocators(loaded, [allocator]) or ("",))[0] if allocator is not None else None
+    if loaded.budget.overdraft_bytes:
+        refuse(loaded.budget)
+    with loaded.located():
+        wanted = Wanted(event, request, None if cause is None else cause.value)
+        document = explain_oom(loaded, wanted, allocator=label, seed=seed)
+    if output_format is Format.json:
+        print_json(document)
+        return
+    from simulator.showing import explain_table
+
+    explain_table.print_explanation(document)
+
+
+def rerun(
+    folder: ResultsFolder,
+    *,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Keep the new results here.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Do the run of a results folder again, from its manifest, and compare every byte (exit 3 if any differs)."""
+    from simulator.showing.interrupt import asked_to_stop
+    from simulator.showing.progress import reporting
+    from simulator.showing.reporting import rerun as do_again
+
+    with reporting(enabled=not quiet) as progress, asked_to_stop() as interrupted:
+        changed = do_again(folder, out, progress=progress, interrupted=interrupted)
+    if changed:
+        typer.echo(f"{folder}: not the same: {', '.join(changed)}")
+        raise typer.Exit(NO)
+    typer.echo(f"{folder}: the same, byte for byte")
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Folders that `simulate run` wrote.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the page of several folders goes.")] = Path(
+        "reports/comparison"
+    ),
+    language: ReportLanguage = None,
+) -> None:
+    """Make the page and pictures of a results folder again, or one page for several folders side by side."""
+    from simulator.showing.reporting import compare_folders, render_again
+
+    chosen = None if language is None else language.value
+    page = render_again(folders[0], chosen) if len(folders) == 1 else compare_folders(folders, out, chosen)
+    say(f"report: {page}")
