@@ -19,6 +19,7 @@ from simulator.cost import StepCost
 from simulator.kernels.step_load import StepLoad
 from simulator.scheduler import Scheduler
 from simulator.serving.batch import DecodeBatch
+from simulator.serving.clock import on_clock
 from simulator.serving.leap import Leap
 from simulator.serving.ledger import Ledger
 from simulator.serving.members import members_of
@@ -155,7 +156,7 @@ class Engine:
             yield done
 
     def _arrive(self, request_id: int) -> None:
-        now = self._clock()
+        now = on_clock(self._clock())
         self.ledger.arrival(request_id, now)
         self._arrivals_left -= 1
         for sequence in members_of(
@@ -219,7 +220,7 @@ class Engine:
 
         ``may_leap`` is false when a user of a closed loop is about to send a request that nobody knows of yet.
         """
-        until = now + self.cost.step_ns(load)
+        until = on_clock(now + self.cost.step_ns(load))
         tokens = self._live_tokens(load)
         self.recorder.hold(until - now, tokens)
         self._count(load, until - now)

@@ -13,11 +13,12 @@ import numpy as np
 
 from simulator.cost import StepCost
 from simulator.scheduler import Scheduler
+from simulator.serving.clock import LAST_NS, on_clock
 from simulator.serving.recorder import Recorder
 
 #: steps below which a loop is faster than arrays (about 10 us against 1.5 us a step)
 SHORTEST_STRETCH = 10
-#: longest array taken at once; bounds memory and keeps sums of products within 64 bits
+#: longest array taken at once; bounds memory
 LONGEST_STRETCH = 4096
 
 
@@ -77,7 +78,7 @@ class Leap:
             work.clear()
         recorder.hold(duration, tokens)
         recorder.count_step(sequences=size, outputs=size, prompt_tokens=0, duration_ns=duration)
-        now += duration
+        now = on_clock(now + duration)
         if now > recorder.next_row_ns:
             recorder.sample(now, tokens)
         return now
@@ -88,6 +89,9 @@ class Leap:
         steps = np.arange(step + 1, step + 1 + count, dtype=np.int64)
         tokens = batch.context_tokens(steps)
         durations = self.cost.decode_ns_array(size, tokens, batch.pages(steps), batch.windowed_tokens(steps))
+        on_clock(now + int(durations[0]))
+        count = max(1, min(count, (LAST_NS - now) // int(durations.max())))
+        tokens, durations = tokens[:count], durations[:count]
         ends = now + np.cumsum(durations)
         taken = int(np.searchsorted(ends[:-1], stop_ns, side="left")) + 1
         if taken < count:

@@ -7,6 +7,7 @@ peaks of both. A grid does not care in how many leaps the time between was cross
 """
 
 from dataclasses import dataclass, field
+from operator import mul
 
 import numpy as np
 import numpy.typing as npt
@@ -116,7 +117,7 @@ class Recorder:
     def hold_steps(self, durations_ns: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], sequences: int) -> None:
         """``hold`` and ``count_step`` for decode steps in which nothing but the lengths of ``sequences`` changed."""
         allocator, span_ns, count = self.allocator, int(durations_ns.sum()), len(durations_ns)
-        token_ns = int(np.dot(durations_ns, tokens))
+        token_ns = _exact_dot(durations_ns, tokens)
         self.used_byte_ns += token_ns * allocator.bytes_per_token - span_ns * allocator.discount_bytes
         self.peak_used_bytes = max(
             self.peak_used_bytes, int(tokens[-1]) * allocator.bytes_per_token - allocator.discount_bytes
@@ -181,3 +182,10 @@ class Recorder:
         """The grid rows as columns."""
         table = np.array(self.rows, dtype=np.int64).reshape(-1, len(COLUMNS))
         return {name: table[:, index] for index, name in enumerate(COLUMNS)}
+
+
+def _exact_dot(durations_ns: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> int:
+    """The sum of products, which 64 bits hold for all but very slow or very many steps."""
+    if len(tokens) * int(durations_ns.max()) * int(tokens.max()) < 2**63:
+        return int(np.dot(durations_ns, tokens))
+    return sum(map(mul, durations_ns.tolist(), tokens.tolist()))

@@ -15,6 +15,7 @@ from itertools import islice
 
 from simulator.allocators.base import Allocator, Holding
 from simulator.engine import EndedBecause, EngineRun
+from simulator.serving.clock import on_clock
 from simulator.serving.ledger import Ledger
 from simulator.serving.live_tokens import LiveTokens
 from simulator.serving.recorder import Integral, Recorder
@@ -87,7 +88,7 @@ class Replay:
             if self._watch is not None and not self._watch(self):
                 ended_because = "interrupted"
                 break
-            self._pass_time(now)
+            self._pass_time(on_clock(now))
             self._happen(now)
         self._close()
         return EngineRun(self.ledger, self.recorder, ended_because, self.now_ns)
