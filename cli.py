@@ -4,6 +4,7 @@ Results go to stdout, progress and warnings to stderr. Exit codes: 0 done, 1 int
 3 the answer is no, 130 interrupted. Each command imports what it needs when it runs, so that ``--help`` is quick.
 """
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -85,16 +86,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from simulator.errors import InputError
 
     try:
-        app(args=with_command(words, command_names()), prog_name="simulate")
+        try:
+            app(args=with_command(words, command_names()), prog_name="simulate")
+        finally:
+            sys.stdout.flush()
     except InputError as error:
         say(str(error))
         sys.exit(2)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            say(f"{error.filename or 'the output'}: cannot be written: {error.strerror}")
+            _drop_stdout()
+            sys.exit(2)
         import traceback
 
         traceback.print_exc()
         say("internal error: this is a bug in ascend-kv-sim, not in your input; please report the lines above")
         sys.exit(1)
+
+
+def _drop_stdout() -> None:
+    """Let what is still in stdout's buffer go nowhere; the interpreter would try to write it at its end."""
+    import os
+
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def command_names() -> tuple[str, ...]:
@@ -121,6 +137,8 @@ def with_command(words: Sequence[str], commands: Sequence[str]) -> list[str]:
     raise InputError([Problem(message=message, nearest=nearest, allowed=(*commands, *shipped))])
 
 
+#: a full disk, quota or device is no bug of ours
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _GROUP_OPTIONS = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 
 

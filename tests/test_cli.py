@@ -412,3 +412,29 @@ def test_bad_input_never_shows_in_stdout(simulate: Run, tmp_path: Path) -> None:
     code, out, err = simulate(path, "--format", "json")
     assert (code, out) == (2, "")
     assert err.startswith(f"{path}:10: workload.arrivals.rate: ")
+
+
+def test_rerun_takes_the_manifest_for_its_folder(simulate: Run, scenario: Path, tmp_path: Path) -> None:
+    assert simulate("run", scenario, "--out", tmp_path / "done", "-q")[0] == 0
+    code, out, _ = simulate("rerun", tmp_path / "done" / "manifest.json")
+    assert code == 0
+    assert "the same, byte for byte" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("words", [["list", "models"], ["run", "long_tail_mix", "--no-report", "-q"], ["schema"]])
+def test_a_full_disk_is_no_bug_of_the_program(words: list[str]) -> None:
+    words = [*words, "--set", "workload.requests=5"] if words[0] == "run" else words
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, ROOT / "cli.py", *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["the output: cannot be written: No space left on device"]
+
+
+def test_a_standstill_is_not_hidden_behind_a_rate_of_zero() -> None:
+    """Nobody is lost under ``wait``, but those that wait for each other never get their answer."""
+    run = summary("paged", oom_rate=0.0, ended_because="livelock")
+    run["requests"] |= {"completed": 600, "unfinished": 400, "oom_admission": 0, "oom_decode": 0, "too_large": 0}
+    assert "400 never end" in terminal.answer([run])

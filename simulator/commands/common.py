@@ -69,7 +69,16 @@ Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed in place o
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; default: one for each usable core.")]
 Confidence = Annotated[float, typer.Option(min=0.5, max=0.999999, help="Of the intervals, on both sides together.")]
 ReportLanguage = Annotated[Language | None, typer.Option("--lang", help="Language of the report's words.")]
-ResultsFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that `simulate run` wrote.")]
+
+
+def _folder_of(path: Path) -> Path:
+    """The folder of results; its manifest may be named instead."""
+    return path.parent if path.name == "manifest.json" and path.is_file() else path
+
+
+ResultsFolder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="A folder that `simulate run` wrote.", callback=_folder_of)
+]
 
 
 def chosen_allocators(scenario: "Scenario", names: Sequence[str]) -> tuple[str, ...] | None:

@@ -91,9 +91,15 @@ def _clause(run: Summary) -> str:
         text += f", {run['preemptions']:,} preemptions"
     if counts["timed_out"]:
         text += f", {percent(counts['timed_out'] / counts['arrived'])} timed out"
-    if run["ended_because"] not in ("completed", "horizon"):
-        text += f" ({run['ended_because']})"
-    return text
+    return text + _early_end(run)
+
+
+def _early_end(run: Summary) -> str:
+    """What is to be said of a run that neither served everybody nor reached its horizon."""
+    because, left = run["ended_because"], run["requests"]["unfinished"]
+    if because == "livelock":
+        return f", and {left:,} never end: nobody can go on (livelock)"
+    return "" if because in ("completed", "horizon") else f" ({because})"
 
 
 def _only(run: Summary) -> str:
