@@ -111,7 +111,7 @@ class DeviceConfig(DeviceFields):
     name: str | None = None
     stack: str | None = Field(None, description="software stack of the preset or file, such as eager")
     count: int = Field(1, ge=1, description="devices in one instance")
-    replicas: int = Field(1, ge=1, description="instances")
+    replicas: int = Field(1, ge=1, description="instances; only one is simulated")
     kv_capacity_bytes: Bytes | None = Field(None, description="KV pool of a device, up to what the budget leaves")
 
     @model_validator(mode="after")

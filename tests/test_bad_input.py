@@ -77,6 +77,7 @@ CHANGES: list[tuple[str, str, str]] = [
     ("  count: 4", "  count: 4\n  clock_hz: 0", "must be > 0"),
     ("  count: 4", "  count: 4\n  kv_capacity_bytes: 1TiB", "device.kv_capacity_bytes: kv_capacity_bytes 1,099,511"),
     ("  count: 4", "  count: 4\n  replicas: 0", "device.replicas: found 0; must be >= 1"),
+    ("  count: 4", "  count: 4\n  replicas: 2", "device.replicas: found 2; one instance is simulated"),
     # model
     ("  preset: llama-3.1-8b\n", "  preset: lama-3.1-8b\n", "did you mean 'llama-3.1-8b'?"),
     ("  preset: llama-3.1-8b\n", "  preset: ../../etc\n", "model.preset: unknown model preset"),

@@ -47,6 +47,9 @@ def _parallel(engine: EngineConfig, device: Device, model: Model) -> Iterator[Co
     if tensor * pipeline > device.count:
         needed = f"tensor_parallel_size {tensor} x pipeline_parallel_size {pipeline} needs {tensor * pipeline}"
         yield Complaint(("device", "count"), f"found {device.count}; {needed} devices")
+    if device.replicas > 1:
+        message = f"found {device.replicas}; one instance is simulated: give it its share of the arrivals, replicas 1"
+        yield Complaint(("device", "replicas"), message)
 
 
 def _token_budget(engine: EngineConfig, max_model_len: int) -> Iterator[Complaint]:

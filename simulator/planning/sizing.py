@@ -70,6 +70,10 @@ class Sampler:
         row += in_order(self.runner, observe, trials)
         return row[:replications]
 
+    def thrashed(self, pages: int) -> bool:
+        """Whether any run with so many pages or more thrashed or stood still."""
+        return any(one.thrashing for tried, row in self.made.items() if tried >= pages for one in row)
+
     def clumps(self, goal: Goal, pages: int) -> tuple[float | None, ...]:
         """``clump`` of each target."""
         return tuple(self.clump(target, pages) for target in goal.targets)
@@ -109,13 +113,23 @@ class Found:
 
 
 def judge(
-    sampler: Sampler, goal: Goal, pages: int, effort: Effort, *, confidence: float, clumps: Clumps = None
+    sampler: Sampler,
+    goal: Goal,
+    pages: int,
+    effort: Effort,
+    *,
+    confidence: float,
+    clumps: Clumps = None,
+    least: int = 0,
 ) -> Judgement:
-    """Look at one size until the answer is safe, or as often as allowed; what cannot be shown has not passed."""
+    """Look at one size until the answer is safe, or as often as allowed; what cannot be shown has not passed.
+
+    No size passes on fewer than ``least`` replications.
+    """
     replications = effort.first
     while True:
         observed = sampler.at(pages, replications)
-        passed = goal.holds(observed, confidence, clumps)
+        passed = replications >= least and goal.holds(observed, confidence, clumps)
         if passed or replications >= effort.most or not hopeful(observed, goal, effort, confidence, clumps):
             estimates = goal.estimates(observed, confidence, clumps)
             return Judgement(pages=pages, passed=passed, replications=replications, estimates=estimates)
@@ -182,12 +196,17 @@ def _verified(
     effort: Effort,
     confidence: float,
 ) -> Found | None:
-    """The first size from ``high`` upwards that passes on unseen replications."""
+    """The first size from ``high`` upwards that passes on unseen replications.
+
+    Where pools not much smaller were seen to stand still, it takes all replications: a standstill is so rare near its
+    end, and so bad, that a few runs without one show little.
+    """
     shared_out = 1 - (1 - confidence) / effort.looks
     stride = effort.step_pages(high)
     while True:
         clumps = search.clumps(goal, high)
-        judgement = judge(unseen, goal, high, effort, confidence=shared_out, clumps=clumps)
+        least = effort.most if search.thrashed(high // 2) else 0
+        judgement = judge(unseen, goal, high, effort, confidence=shared_out, clumps=clumps, least=least)
         if judgement.passed:
             return Found(judgement=judgement, below=low, search=search, unseen=unseen)
         if high >= limit_pages:

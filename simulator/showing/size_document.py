@@ -6,7 +6,7 @@ from typing import Any
 
 from simulator.planning.pool_interval import IntervalPoint
 from simulator.planning.size import NEAR_CLIFF_RATIO, SizeAnswer, SizePoint
-from simulator.planning.statistics import Estimate
+from simulator.planning.statistics import Estimate, exact_interval
 from simulator.planning.target import Target
 from simulator.showing.terminal import print_rows
 from simulator.units import format_bytes, format_seconds
@@ -170,6 +170,12 @@ def notes(answer: SizeAnswer) -> list[str]:
             f"with on_oom {on_oom} a full pool loses no request, so the OOM rate counts only requests too large for an "
             "empty pool and swaps refused: --target preemption=0.01 or --target ttft_p95=2s says more"
         )
+    found = answer.recommended
+    if found is not None and found.oom_rate.value and "oom" not in [target.name for target in answer.goal.targets]:
+        said.append(
+            f"{percent(found.oom_rate.value)} of the requests run out of memory in the recommended size, and a time is "
+            "that of the completed ones: --target oom=0.001 beside it asks for both"
+        )
     ratio = answer.cliff_ratio
     if ratio is not None and ratio >= NEAR_CLIFF_RATIO:
         said.append(f"near the cliff: 5 % fewer pages make the p99 of TTFT {ratio:.2g} times as long")
@@ -177,13 +183,23 @@ def notes(answer: SizeAnswer) -> list[str]:
         largest = max(one.max_pages for one in answer.curve if one.thrash)
         said.append(
             f"up to {largest:,} pages the engine thrashes or stands still: no times are given there, none could be "
-            "trusted, and no such size is recommended"
+            "trusted, and no such size is recommended" + _unseen(answer)
         )
     if any(answer.bounds):
         said.append(
             "too rare to count: the size is where the line through two larger rates (logarithms) meets the target"
         )
     return said
+
+
+def _unseen(answer: SizeAnswer) -> str:
+    """How sure it is that the recommended size does not."""
+    found = answer.recommended
+    if found is None:
+        return ""
+    bound = exact_interval(0, found.replications, answer.confidence)[1]
+    runs = f"{found.replications} runs of {found.max_pages:,} pages"
+    return f"; none of {runs} did, so at most {percent(bound)} of such runs would"
 
 
 def print_size(answer: SizeAnswer) -> None:
