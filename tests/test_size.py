@@ -163,6 +163,16 @@ def test_every_one_of_several_targets_has_to_hold() -> None:
     assert "and" in document["verdict"]
 
 
+def test_losses_beside_a_kept_time_are_said() -> None:
+    """Nobody queues in a loss system, so those who are served are served at once even where most are turned away."""
+    goal = Goal((Target("ttft_p95", 1e6),))
+    answer = size(
+        loss_system(5, requests=200), 0, goal, confidence=0.95, effort=Effort(first=4, most=4), runner=one_by_one
+    )
+    assert answer.recommended is not None and answer.recommended.oom_rate.value > 0.5
+    assert any("run out of memory in the recommended size" in note for note in size_document(answer)["notes"])
+
+
 def test_a_pool_that_is_not_known_has_the_expected_loss_of_the_interval() -> None:
     """Six to ten slots, all alike likely: the trapezoidal rule over Erlang's losses."""
     slot = PAGES * 16 * 131_072
