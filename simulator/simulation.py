@@ -171,7 +171,9 @@ def _serve(
         watch=watch,
     )
     try:
-        return engine.run()
+        run = engine.run()
+        observation.look_once_more(engine.scheduler.live_holdings())
+        return run
     except AssertionError as error:
         if not observation.faulty:
             raise

@@ -87,7 +87,7 @@ def run(
         terminal.print_runs(document["runs"])
     if folder is not None and not quiet:
         say(f"report: {folder / 'report.html'}")
-    if any(one["ended_because"] == "interrupted" for one in document["runs"]):
+    if any(one["ended_because"] == "interrupted" and "faults" not in one for one in document["runs"]):
         raise typer.Exit(INTERRUPTED)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.allocators.base import Allocator
+from simulator.allocators.base import Allocator, Holding
 from simulator.allocators.faults import FaultInjector
 from simulator.allocators.verify import VerifyingAllocator, verified
 from simulator.config import FaultConfig
@@ -31,6 +31,11 @@ class Observation:
     def faulty(self) -> bool:
         """Whether mistakes are planted, so that memory may be missing at the end."""
         return bool(self.injectors)
+
+    def look_once_more(self, holdings: list[Holding]) -> None:
+        """Read everything at the end of a run: what has leaked since the last complete check shows now."""
+        if isinstance(self.allocator, VerifyingAllocator):
+            self.allocator.check(holdings)
 
     def findings(self, detail: str) -> dict[str, Any]:
         """What was planted and what was noticed; ``detail`` is the message that ended the run early, if one did."""
