@@ -94,7 +94,11 @@ class StepCost:
         sequences, prefill_tokens = load.decode_sequences, load.prefill_tokens
         base = self._base(sequences + prefill_tokens, load.sampled_sequences, sequences + load.prefill_sequences)
         attention = self._attention(
-            sequences, load.decode_context_tokens, load.decode_pages, load.decode_windowed_tokens
+            sequences,
+            load.decode_context_tokens,
+            load.decode_pages,
+            load.decode_windowed_tokens,
+            load.decode_longest_tokens,
         )
         if prefill_tokens == 0:
             return base + attention
@@ -105,26 +109,34 @@ class StepCost:
             )
         return base + attention + prefill
 
-    def decode_ns(self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0) -> int:
+    def decode_ns(
+        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0, longest_tokens: int = 0
+    ) -> int:
         """``step_ns`` of a step that only decodes: every sequence gains one token and is sampled."""
         if self._step_ns is not None:
             return self._step_ns
         base = self._base(sequences, sequences, sequences)
-        nanoseconds = round((base + self._attention(sequences, context_tokens, pages, windowed_tokens)) * NS_PER_S)
+        attention = self._attention(sequences, context_tokens, pages, windowed_tokens, longest_tokens)
+        nanoseconds = round((base + attention) * NS_PER_S)
         return nanoseconds if nanoseconds > 1 else 1
 
-    def decode_ns_array(self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any) -> Any:
+    def decode_ns_array(
+        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, longest_tokens: Any
+    ) -> Any:
         """``decode_ns`` of many steps of as many sequences: int64 arrays of sums in, int64 nanoseconds out."""
         import numpy as np
 
         if self._step_ns is not None:
             return np.full(np.shape(context_tokens), self._step_ns, np.int64)
         if len(context_tokens) < SHORT_ARRAY:
-            rows = zip(context_tokens.tolist(), pages.tolist(), windowed_tokens.tolist(), strict=True)
+            columns = (context_tokens, pages, windowed_tokens, longest_tokens)
+            rows = zip(*(column.tolist() for column in columns), strict=True)
             return np.array([self.decode_ns(sequences, *sums) for sums in rows], np.int64)
         attention = np.zeros(np.shape(context_tokens))
         for group in self.groups:
-            attention = attention + group.seconds_array(sequences, context_tokens, pages, windowed_tokens)
+            attention = attention + group.seconds_array(
+                sequences, context_tokens, pages, windowed_tokens, longest_tokens
+            )
         seconds = self._base(sequences, sequences, sequences) + attention
         return np.maximum(1, np.rint(seconds * NS_PER_S).astype(np.int64))
 

@@ -6,7 +6,8 @@ cores in equal contiguous shares (split-KV, as FlashDecoding does), so the launc
 with the most steps: the longest of the three stages plus the time to fill and drain the other two, or their
 sum when the tile buffer holds one tile. ``kernel_cycles`` plays the same launch event by event.
 
-Only sums over the batch enter (sequences, tokens, pages), so the cost of a step is O(1) in the batch size.
+Only sums over the batch enter (sequences, tokens, pages) and, when one tile buffer lets nothing overlap, the longest
+context, so the cost of a step is O(1) in the batch size.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ from simulator.kernels.compute import TileCompute, tile_compute
 from simulator.kernels.dma import Dma, make_dma
 from simulator.kernels.kernel_fast import Seconds, fast_array, fast_seconds
 from simulator.kernels.kernel_form import KernelForm, Timing
+from simulator.kernels.kernel_known import known_seconds
+from simulator.kernels.kernel_serial import is_serial, serial_timing
+from simulator.kernels.kernel_serial_fast import serial_seconds
 from simulator.kernels.kernel_share import exact_shares, mean_share
 from simulator.kernels.tiles import QUERY_BYTES, TABLE_ENTRY_BYTES, AttentionShape, KernelOptions, TilePlan, plan_tiles
 
@@ -81,26 +85,37 @@ class PagedKernel:
             query_bytes=self.query_bytes,
         )
         #: ``seconds`` of at least one sequence, for inner loops
-        self.launch_seconds: Seconds = fast_seconds(self.form, device.cores) or self._form_seconds
-        self._usual = self.launch_seconds != self._form_seconds
+        self.serial = is_serial(self.form)
+        fast = serial_seconds(self.form, device.cores) if self.serial else fast_seconds(self.form, device.cores)
+        self.launch_seconds: Seconds = fast or self._form_seconds
+        self._usual = fast is not None and not self.serial
 
-    def seconds(self, sequences: int, tokens: float, pages: float) -> float:
+    def seconds(self, sequences: int, tokens: float, pages: float, longest: float = 0.0) -> float:
         """Seconds of one launch, without its launch cost; 0 for no sequence.
 
-        ``tokens`` and ``pages`` are sums over the sequences: what each reads, its new token included.
+        ``tokens`` and ``pages`` are sums over the sequences: what each reads, its new token included. ``longest`` is
+        the tokens of the longest, 0 when all read as many; it counts when there is one tile buffer.
         """
-        return self.launch_seconds(sequences, tokens, pages) if sequences else 0.0
+        return self.launch_seconds(sequences, tokens, pages, longest) if sequences else 0.0
 
-    def _form_seconds(self, sequences: int, tokens: float, pages: float) -> float:
-        share = mean_share(self.plan, self.device.cores, (sequences, tokens, pages))
-        return float(self.form.timing(share).total_s)
+    def _form_seconds(self, sequences: int, tokens: float, pages: float, longest: float) -> float:
+        return float(self.timing(sequences, tokens, pages, longest).total_s)
 
-    def seconds_array(self, sequences: int, tokens: Any, pages: Any) -> Any:
-        """``seconds`` for arrays of tokens and pages, bit for bit the same."""
+    def timing(self, sequences: int, tokens: float, pages: float, longest: float = 0.0) -> Timing:
+        """Stage times of the busiest core, for the sums of ``seconds`` and at least one sequence."""
+        if self.serial:
+            return serial_timing(self.form, self.device.cores, (sequences, tokens, pages, longest))
+        return self.form.timing(mean_share(self.plan, self.device.cores, (sequences, tokens, pages)))
+
+    def seconds_array(self, sequences: int, tokens: Any, pages: Any, longest: Any = 0.0) -> Any:
+        """``seconds`` for arrays of tokens, pages and longest, bit for bit the same."""
         import numpy as np
 
         if sequences == 0:
             return np.zeros(np.shape(tokens))
+        if self.serial:
+            launch = (sequences, tokens, pages, longest)
+            return np.broadcast_to(serial_timing(self.form, self.device.cores, launch).total_s, np.shape(tokens))
         if self._usual and np.ndim(pages) == 1 and len(pages) and (pages == pages[0]).all():
             return self._fast_array(sequences, tokens.astype(float), pages[0].item())
         sums = (sequences, tokens, pages)
@@ -117,14 +132,16 @@ class PagedKernel:
 
         if not len(contexts):
             return 0.0
+        if self.serial:
+            return known_seconds(self.form, self.device.cores, contexts)
         share = exact_shares(self.plan, self.device.cores, contexts)
         return float(np.max(self.form.timing(share, np.maximum).total_s))
 
-    def stages(self, sequences: int, tokens: float, pages: float) -> Stages:
+    def stages(self, sequences: int, tokens: float, pages: float, longest: float = 0.0) -> Stages:
         """The three stages on the busiest core and what bounds the launch."""
         if sequences == 0:
             return Stages(lookup_s=0.0, scalar_s=0.0, dma_s=0.0, compute_s=0.0, total_s=0.0, bound="none")
-        timing = self.form.timing(mean_share(self.plan, self.device.cores, (sequences, tokens, pages)))
+        timing = self.timing(sequences, tokens, pages, longest)
         return Stages(
             lookup_s=timing.lookup_s,
             scalar_s=timing.scalar_s,

@@ -33,16 +33,21 @@ class PlainCost:
             + load.decode_context_tokens
             + 3 * load.decode_pages
             + load.decode_windowed_tokens
+            + 5 * load.decode_longest_tokens
             + 20 * load.prefill_tokens
             + load.prefill_pairs
             + self.memory_ns(load.copied_bytes, load.swapped_bytes, load.allocator_cycles)
         )
 
-    def decode_ns(self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0) -> int:
-        return 1000 + 10 * sequences + context_tokens + 3 * pages + windowed_tokens
+    def decode_ns(
+        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0, longest_tokens: int = 0
+    ) -> int:
+        return 1000 + 10 * sequences + context_tokens + 3 * pages + windowed_tokens + 5 * longest_tokens
 
-    def decode_ns_array(self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any) -> Any:
-        return self.decode_ns(sequences, context_tokens, pages, windowed_tokens)
+    def decode_ns_array(
+        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, longest_tokens: Any
+    ) -> Any:
+        return self.decode_ns(sequences, context_tokens, pages, windowed_tokens, longest_tokens)
 
     def memory_ns(self, copied_bytes: int, swapped_bytes: int, allocator_cycles: int) -> int:
         return copied_bytes // 7 + swapped_bytes // 3 + allocator_cycles
@@ -57,10 +62,14 @@ class FixedCost(PlainCost):
     def step_ns(self, load: StepLoad) -> int:
         return self.step
 
-    def decode_ns(self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0) -> int:
+    def decode_ns(
+        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0, longest_tokens: int = 0
+    ) -> int:
         return self.step
 
-    def decode_ns_array(self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any) -> Any:
+    def decode_ns_array(
+        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, longest_tokens: Any
+    ) -> Any:
         return np.full(len(context_tokens), self.step)
 
     def memory_ns(self, copied_bytes: int, swapped_bytes: int, allocator_cycles: int) -> int:

@@ -37,6 +37,7 @@ def decode_load(contexts: list[int], page: int = 128, window: int | None = None)
         decode_context_tokens=sum(contexts),
         decode_pages=sum(ceil_div(context, page) for context in contexts),
         decode_windowed_tokens=0 if window is None else sum(min(context, window) for context in contexts),
+        decode_longest_tokens=max(contexts),
         sampled_sequences=len(contexts),
     )
 
@@ -51,7 +52,7 @@ def window_of(name: str) -> int | None:
 @settings(max_examples=120, deadline=None)
 @given(
     name=st.sampled_from(MODELS),
-    page=st.sampled_from([16, 64, 128]),
+    page=st.sampled_from([16, 64, 128, 512]),
     tp=st.sampled_from([1, 4]),
     contexts=st.lists(st.integers(1, 130_000), min_size=1, max_size=50),
 )
@@ -61,7 +62,10 @@ def test_decode_scalar_array_and_general_step_are_the_same_integer(
     step = cost(name, page, tp)
     loads = [decode_load([c + i for c in contexts], page, window_of(name)) for i in (0, 1, 17)]
     general = [step.step_ns(load) for load in loads]
-    sums = [(load.decode_context_tokens, load.decode_pages, load.decode_windowed_tokens) for load in loads]
+    sums = [
+        (load.decode_context_tokens, load.decode_pages, load.decode_windowed_tokens, load.decode_longest_tokens)
+        for load in loads
+    ]
     assert [step.decode_ns(len(contexts), *numbers) for numbers in sums] == general
     columns = np.array(sums, np.int64).T
     assert step.decode_ns_array(len(contexts), *columns).tolist() == general
@@ -69,19 +73,25 @@ def test_decode_scalar_array_and_general_step_are_the_same_integer(
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_a_long_quiet_stretch_costs_what_its_steps_cost(name: str, count: int) -> None:
-    step, steps = cost(name), np.arange(100)
-    tokens, pages, windowed = count * (5000 + steps), np.full(100, count * 40), np.full(100, count * 1024)
-    loads = [StepLoad(decode_sequences=count, sampled_sequences=count, decode_pages=count * 40) for _ in steps]
-    for load, total in zip(loads, tokens, strict=True):
+@pytest.mark.parametrize("page", [128, 1024])
+def test_a_long_quiet_stretch_costs_what_its_steps_cost(name: str, count: int, page: int) -> None:
+    step, steps = cost(name, page), np.arange(100)
+    tokens, pages, windowed = count * (5000 + steps), np.full(100, count * 5120 // page), np.full(100, count * 1024)
+    longest = 5000 + 300 * (count > 1) + steps
+    loads = [StepLoad(decode_sequences=count, sampled_sequences=count, decode_pages=int(pages[0])) for _ in steps]
+    for load, total, most in zip(loads, tokens, longest, strict=True):
         load.decode_context_tokens, load.decode_windowed_tokens = int(total), count * 1024
-    assert step.decode_ns_array(count, tokens, pages, windowed).tolist() == [step.step_ns(load) for load in loads]
+        load.decode_longest_tokens = int(most)
+    assert step.decode_ns_array(count, tokens, pages, windowed, longest).tolist() == [
+        step.step_ns(load) for load in loads
+    ]
 
 
 def test_given_step_time_replaces_the_model_everywhere() -> None:
     step = StepCost(device(), model("qwen2.5-7b"), EngineConfig(step_time=0.01), page_tokens=128)
     assert step.step_ns(StepLoad()) == step.decode_ns(3, 100, 3) == 10_000_000
-    assert step.decode_ns_array(3, np.array([1, 2]), np.array([1, 1]), np.array([0, 0])).tolist() == [10_000_000] * 2
+    sums = np.array([1, 2]), np.array([1, 1]), np.array([0, 0]), np.array([1, 1])
+    assert step.decode_ns_array(3, *sums).tolist() == [10_000_000] * 2
 
 
 def test_seven_stages_sum_to_the_step() -> None:

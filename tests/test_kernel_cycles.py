@@ -13,7 +13,6 @@ from simulator.device import Device, DeviceConfig, load_device
 from simulator.kernel import PagedKernel
 from simulator.kernels.kernel_agreement import Agreement, agreement, scattered_tables
 from simulator.kernels.kernel_cycles import Launch, simulate_launch
-from simulator.kernels.kernel_share import mean_share
 from simulator.kernels.tiles import AttentionShape, KernelOptions
 from simulator.rng import stream
 from simulator.units import ceil_div
@@ -32,18 +31,14 @@ def launches(seed: int, count: int, *, mixed: bool, most_pages: int = 1000) -> l
 
 
 def check_agreement(found: list[Agreement], *, mixed: bool) -> None:
-    """Every launch with two tile buffers or more within 2 %; with one buffer, what is true there."""
-    overlapped, serial = [one for one in found if one.buffers > 1], [one for one in found if one.buffers == 1]
-    assert len(overlapped) > len(found) / 5
-    assert len(serial) > len(found) / 5
-    for one in overlapped:
-        assert abs(one.sums_error) <= 0.02, one
+    """Within 2 %, but for a few mixed launches with one tile buffer of which only sums and the longest are known."""
+    assert sum(one.buffers > 1 for one in found) > len(found) / 5
+    assert sum(one.buffers == 1 for one in found) > len(found) / 5
+    for one in found:
         assert abs(one.exact_error) <= 0.02, one
-    for one in serial:
-        assert abs(one.exact_error) <= 0.05, one
-        assert abs(one.sums_error) <= (0.25 if mixed else 0.04), one
-    # Sums of mixed contexts miss the fullest core when nothing overlaps: about one launch in eight is over 2 %.
-    assert np.mean([abs(one.sums_error) > 0.02 for one in serial]) <= (0.3 if mixed else 0.05)
+        assert abs(one.sums_error) <= (0.1 if mixed and one.buffers == 1 else 0.02), one
+    # Which core has several short sequences is not in the sums: about one such launch in a hundred is over 2 %.
+    assert sum(abs(one.sums_error) > 0.02 for one in found) <= max(3, len(found) / 25)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -56,6 +51,34 @@ def test_the_closed_form_matches_the_played_launch(mixed: bool) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_closed_form_matches_over_a_large_sweep(seed: int, mixed: bool) -> None:
     check_agreement(launches(100 + seed, 100, mixed=mixed, most_pages=3000), mixed=mixed)
+
+
+@pytest.mark.parametrize("longest", [1000, 4000, 16000, 60000])
+def test_one_long_sequence_among_short_ones_is_seen_from_sums_when_nothing_overlaps(longest: int) -> None:
+    kernel = PagedKernel(B2, GQA, page_tokens=1024)
+    contexts = [300] * 7 + [longest]
+    pages = sum(ceil_div(context, 1024) for context in contexts)
+    seconds = kernel.seconds(8, sum(contexts), pages, longest)
+    assert seconds == pytest.approx(play(kernel, contexts).seconds, rel=0.04)
+
+
+def test_cores_of_equal_shares_and_one_buffer_take_the_sum_of_their_parts() -> None:
+    shape = AttentionShape(kv_heads=24, query_heads=24, head_dim=128, v_head_dim=128)
+    kernel = PagedKernel(B2, shape, page_tokens=128, options=KernelOptions(prefetch="none", table="hbm"))
+    cycle = 1 / 1.8e9
+    size = 128 * 128 * 2
+    touches = 512 / 256
+    bandwidth = 1 / (1 / B2.hbm_sustained_bandwidth + (touches - 1) / B2.l2_bandwidth)
+
+    def transfer(size_bytes: int) -> float:
+        alone = 300 * cycle + size_bytes / (166.4 * 1.8e9)
+        return 11e-9 + max(alone, 60e-9 + 24 * size_bytes / bandwidth)
+
+    pages = 5  # a task a core: one query row, then K and V of five pages, each looked up, issued, loaded, worked on
+    work = 128 // 16 * kernel.compute.slice_s
+    by_hand = transfer(128 * 2) + pages * (2 * 300 * cycle + 2 * transfer(size) + work)
+    assert kernel.seconds(1, 640, pages, 640) == pytest.approx(by_hand, rel=1e-9)
+    assert play(kernel, [640]).seconds == pytest.approx(by_hand, rel=1e-9)
 
 
 def test_one_page_takes_the_seconds_of_a_hand_calculation() -> None:
@@ -128,7 +151,7 @@ def test_a_table_that_is_too_short_is_refused_with_both_numbers() -> None:
 @settings(max_examples=150, deadline=None)
 @given(
     name=st.sampled_from(sorted(DEVICES)),
-    page=st.sampled_from([8, 16, 32, 64, 128, 256, 512]),
+    page=st.sampled_from([8, 16, 32, 64, 128, 256, 512, 1024]),
     heads=st.sampled_from([1, 2, 5, 8, 32]),
     group=st.integers(1, 16),
     dim=st.sampled_from([64, 80, 128, 256]),
@@ -146,20 +169,18 @@ def test_array_and_unrolled_forms_equal_the_closed_form_bit_for_bit(
     grown = [[context + 7 * step for context in contexts] for step in range(5)]
     tokens = np.array([sum(lengths) for lengths in grown])
     pages = np.array([sum(ceil_div(length, page) for length in lengths) for lengths in grown])
-    plain = [
-        kernel.form.timing(mean_share(kernel.plan, kernel.device.cores, (count, int(t), int(p)))).total_s
-        for t, p in zip(tokens, pages, strict=True)
-    ]
-    assert [kernel.seconds(count, int(t), int(p)) for t, p in zip(tokens, pages, strict=True)] == plain
-    assert kernel.seconds_array(count, tokens, pages).tolist() == plain
+    longest = np.array([max(lengths) for lengths in grown])
+    rows = list(zip(tokens.tolist(), pages.tolist(), longest.tolist(), strict=True))
+    plain = [kernel.timing(count, *row).total_s for row in rows]
+    assert [kernel.seconds(count, *row) for row in rows] == plain
+    assert kernel.seconds_array(count, tokens, pages, longest).tolist() == plain
     # The same within a page of every sequence, where the number of pages stands still.
     first = sum(context - context % page + 1 for context in contexts)
     tokens, still = np.array([first + count * step for step in range(8)]), sum(c // page + 1 for c in contexts)
-    plain = [
-        kernel.form.timing(mean_share(kernel.plan, kernel.device.cores, (count, int(t), still))).total_s for t in tokens
-    ]
-    assert [kernel.seconds(count, int(t), still) for t in tokens] == plain
-    assert kernel.seconds_array(count, tokens, np.full(8, still)).tolist() == plain
+    rows = [(int(t), still, max(contexts) + step) for step, t in enumerate(tokens)]
+    plain = [kernel.timing(count, *row).total_s for row in rows]
+    assert [kernel.seconds(count, *row) for row in rows] == plain
+    assert kernel.seconds_array(count, tokens, np.full(8, still), max(contexts) + np.arange(8)).tolist() == plain
 
 
 @settings(max_examples=60, deadline=None)

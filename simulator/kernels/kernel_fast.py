@@ -15,7 +15,8 @@ from simulator.kernels.kernel_form import KernelForm
 from simulator.kernels.kernel_share import Maximum, Number
 from simulator.kernels.tiles import TilePlan
 
-Seconds = Callable[[int, float, float], float]
+# (sequences, tokens, pages, tokens of the longest, which does not matter here) -> seconds
+Seconds = Callable[[int, float, float, float], float]
 # (most pages of a core, tasks, bursts, tails, pages of a task, tokens of a burst, of a tail, sharers, last sharers)
 _Share = tuple[int, float, float, int, float, Number, Number, Number, Number]
 _Deal = Callable[[int, Number, float], _Share]
@@ -24,7 +25,7 @@ _Others = Callable[[int, float, float, int, Number, Number], tuple[float, Number
 
 
 def fast_seconds(form: KernelForm, cores: int) -> Seconds | None:
-    """``(sequences, tokens, pages) -> seconds``, or ``None`` when the kernel is not of the usual kind."""
+    """``(sequences, tokens, pages, _) -> seconds``, or ``None`` when the kernel is not of the usual kind."""
     plan, dma = form.plan, form.dma
     if plan.group_pages > 1 or form.table == "l1" or plan.buffers == 1 or dma.latency_s / dma.depth < dma.issue_s:
         return None
@@ -108,7 +109,7 @@ def _timing(form: KernelForm, deal: _Deal, others: _Others) -> Seconds:
     query_bytes, query_lone, opened = form.query_bytes, lone + form.query_bytes / port, form.miss_s + issue
     bound_s = _bound_s(form)
 
-    def seconds(sequences: int, tokens: float, pages: float) -> float:
+    def seconds(sequences: int, tokens: float, pages: float, _longest: float = 0.0) -> float:
         most, tasks, bursts, tails, task_pages, full, tail, active, last_active = deal(sequences, tokens, pages)
         size = full * part_bytes
         alone = lone + size / port

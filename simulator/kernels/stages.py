@@ -71,7 +71,11 @@ def _attention(cost: "StepCost", load: StepLoad) -> Work:
         *cost.prefill_work(load),
         *(
             group.work(
-                load.decode_sequences, load.decode_context_tokens, load.decode_pages, load.decode_windowed_tokens
+                load.decode_sequences,
+                load.decode_context_tokens,
+                load.decode_pages,
+                load.decode_windowed_tokens,
+                load.decode_longest_tokens,
             )
             for group in cost.groups
         ),

@@ -8,7 +8,8 @@ class StepLoad:
     """The work of one step.
 
     Decode: ``decode_sequences`` each read their KV, the new token included: ``decode_context_tokens`` in all, in
-    ``decode_pages`` pages; ``decode_windowed_tokens`` is the sum of min(context, window), 0 without windowed layers.
+    ``decode_pages`` pages; ``decode_windowed_tokens`` is the sum of min(context, window), 0 without windowed layers;
+    ``decode_longest_tokens`` are those of the longest of them, 0 when all are as long.
     Prefill: ``prefill_tokens`` new prompt tokens of ``prefill_sequences`` chunks; ``prefill_pairs`` sums
     new * before + new * (new + 1) / 2, ``prefill_context_tokens`` sums before + new, in ``prefill_pages`` pages.
     ``sampled_sequences`` rows of logits are computed; ``forked_outputs`` outputs more are drawn from rows that several
@@ -20,6 +21,7 @@ class StepLoad:
     decode_context_tokens: int = 0
     decode_pages: int = 0
     decode_windowed_tokens: int = 0
+    decode_longest_tokens: int = 0
     prefill_tokens: int = 0
     prefill_pairs: int = 0
     prefill_context_tokens: int = 0

@@ -8,6 +8,7 @@ while the sequence's own ``due_step`` / ``finish_step`` still says so.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -37,7 +38,9 @@ class DecodeBatch:
         "_finish_heap",
         "_inside",
         "_inside_offset_sum",
+        "_longest_heap",
         "_offset_sum",
+        "_offsets",
         "_page_tokens",
         "_pages",
         "_window_tokens",
@@ -51,6 +54,8 @@ class DecodeBatch:
         self._page_tokens = page_tokens
         self._pages = 0
         self._offset_sum = 0
+        self._offsets: Counter[int] = Counter()
+        self._longest_heap: list[int] = []
         self._due: dict[int, list[Sequence]] = {}
         self._event_heap: list[int] = []
         self._finish: dict[int, list[Sequence]] = {}
@@ -71,6 +76,9 @@ class DecodeBatch:
         self.size += 1
         sequence.pages = 0
         self._offset_sum += sequence.offset
+        if sequence.offset not in self._offsets:
+            heapq.heappush(self._longest_heap, -sequence.offset)
+        self._offsets[sequence.offset] += 1
         if self._window_tokens is not None:
             self._enter_window(sequence, length)
         sequence.finish_step = step + sequence.output_tokens - sequence.generated_tokens
@@ -89,6 +97,9 @@ class DecodeBatch:
         self.size -= 1
         self._pages -= sequence.pages
         self._offset_sum -= sequence.offset
+        self._offsets[sequence.offset] -= 1
+        if not self._offsets[sequence.offset]:
+            del self._offsets[sequence.offset]
         if sequence in self._inside:
             self._leave_window(sequence)
         sequence.generated_tokens += self.step - sequence.join_step
@@ -145,6 +156,13 @@ class DecodeBatch:
             return step * 0
         inside = len(self._inside)
         return self._inside_offset_sum + inside * step + (self.size - inside) * self._window_tokens
+
+    def longest_tokens(self, step: Steps) -> Steps:
+        """Length in ``step`` of the longest sequence; the batch must not be empty."""
+        heap, offsets = self._longest_heap, self._offsets
+        while -heap[0] not in offsets:
+            heapq.heappop(heap)
+        return step - heap[0]
 
     def pages(self, step: Steps) -> Steps:
         """Tiles that the attention kernel reads in ``step``: page-table entries, or pieces of contiguous ranges."""

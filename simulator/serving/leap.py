@@ -72,7 +72,8 @@ class Leap:
     def _take_step(self, step: int, now: int) -> int:
         batch, recorder, work, size = self._batch, self._recorder, self._allocator.work, self._batch.size
         tokens = batch.context_tokens(step)
-        duration = self.cost.decode_ns(size, tokens, batch.pages(step), batch.windowed_tokens(step))
+        pages, windowed, longest = batch.pages(step), batch.windowed_tokens(step), batch.longest_tokens(step)
+        duration = self.cost.decode_ns(size, tokens, pages, windowed, longest)
         if work.any():
             duration += self.cost.memory_ns(work.copied_bytes, 0, work.search_cycles)
             work.clear()
@@ -88,7 +89,8 @@ class Leap:
         batch, size = self._batch, self._batch.size
         steps = np.arange(step + 1, step + 1 + count, dtype=np.int64)
         tokens = batch.context_tokens(steps)
-        durations = self.cost.decode_ns_array(size, tokens, batch.pages(steps), batch.windowed_tokens(steps))
+        pages, windowed, longest = batch.pages(steps), batch.windowed_tokens(steps), batch.longest_tokens(steps)
+        durations = self.cost.decode_ns_array(size, tokens, pages, windowed, longest)
         on_clock(now + int(durations[0]))
         count = max(1, min(count, (LAST_NS - now) // int(durations.max())))
         tokens, durations = tokens[:count], durations[:count]

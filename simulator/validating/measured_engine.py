@@ -124,11 +124,15 @@ class MeasuredCost(StepCost):
     def step_ns(self, load: StepLoad) -> int:
         return self.decode_ns(load.decode_sequences + load.prefill_sequences, 0, 0)
 
-    def decode_ns(self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0) -> int:
-        del context_tokens, pages, windowed_tokens
+    def decode_ns(
+        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0, longest_tokens: int = 0
+    ) -> int:
+        del context_tokens, pages, windowed_tokens, longest_tokens
         return int(self._step_ns_of[sequences])
 
-    def decode_ns_array(self, sequences: int, context_tokens: Ints, pages: Ints, windowed_tokens: Ints) -> Ints:
+    def decode_ns_array(
+        self, sequences: int, context_tokens: Ints, pages: Ints, windowed_tokens: Ints, longest_tokens: Ints
+    ) -> Ints:
         """The same for arrays of sums."""
-        del pages, windowed_tokens
+        del pages, windowed_tokens, longest_tokens
         return np.full(len(context_tokens), self._step_ns_of[sequences], np.int64)
