@@ -391,3 +391,24 @@ allocators: [{kind: paged}]
     )
     assert {one.replications for one in answer.curve} == {1}
     assert np.isfinite(answer.curve[0].oom_rate.high)
+
+
+def test_more_pages_can_lose_more_requests(tmp_path: Path) -> None:
+    """Why brackets are verified: a page more lets the large request in, and ten small ones find the pool full.
+
+    Requests of 1, 10 and ten times 1 page, all held at once: 10 pages lose the large one and the last, 11 pages take
+    the large one and lose the ten that follow.
+    """
+    pages = [1, 10, *[1] * 10]
+    rows = [f"{0.05 * place:.2f},{16 * need - 15},15" for place, need in enumerate(pages)]
+    (tmp_path / "mixed.csv").write_text("arrived_at,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    text = """
+device: {preset: 910B3}
+model: {preset: llama-3.1-8b}
+workload: {arrivals: {process: trace, path: mixed.csv}}
+engine: {scheduler: replay, on_oom: fail, step_time: 100ms, max_num_seqs: 64, max_model_len: 4096}
+allocators: [{kind: paged, page_size: 16}]
+"""
+    scenario = parse_scenario(text, tmp_path)
+    lost = {size: observe(Trial(scenario, 0, 0, size)).lost for size in (10, 11, 21)}
+    assert lost == {10: 2, 11: 10, 21: 0}

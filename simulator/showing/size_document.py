@@ -185,6 +185,12 @@ def notes(answer: SizeAnswer) -> list[str]:
             f"up to {largest:,} pages the engine thrashes or stands still: no times are given there, none could be "
             "trusted, and no such size is recommended" + _unseen(answer)
         )
+    if answer.uncertain is not None and answer.recommended is not None and not answer.feasible:
+        low = answer.uncertain.interval.low_bytes
+        said.append(
+            f"what the low end carries as it is: --set device.kv_capacity_bytes={low} --solve engine.max_num_seqs=..., "
+            "or any other key"
+        )
     if any(answer.bounds):
         said.append(
             "too rare to count: the size is where the line through two larger rates (logarithms) meets the target"

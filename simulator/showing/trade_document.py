@@ -41,7 +41,7 @@ def trade_verdict(trades: Sequence[Trade], axes: tuple[Axis, Axis], goal: Goal, 
     if not held:
         return f"No pair of {first.key} and {second.key} in these ranges is shown to keep the {goal}."
     return (
-        f"How far {second.key} may go for each {first.key} while the {goal}, each row with {confidence:.4g} "
+        f"How far {second.key} may go for each {first.key} and keep the {goal}, each row with {confidence:.4g} "
         f"confidence ({len(trades) - len(held)} of {len(trades)} rows without an answer):"
     )
 
