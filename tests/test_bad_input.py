@@ -74,7 +74,7 @@ CHANGES: list[tuple[str, str, str]] = [
     ),
     ("  count: 4", "  count: 4\n  hbm_bandwidth: {value: fast}", "'fast' is not a bandwidth"),
     ("  count: 4", "  count: 4\n  hbm_bandwidth: 1.6TB/h", "unknown unit"),
-    ("  count: 4", "  count: 4\n  clock_hz: 0", "must be > 0"),
+    ("  count: 4", "  count: 4\n  clock_hz: 0", "must be >= 1"),
     ("  count: 4", "  count: 4\n  kv_capacity_bytes: 1TiB", "device.kv_capacity_bytes: kv_capacity_bytes 1,099,511"),
     ("  count: 4", "  count: 4\n  replicas: 0", "device.replicas: found 0; must be >= 1"),
     ("  count: 4", "  count: 4\n  replicas: 2", "device.replicas: found 2; one instance is simulated"),
