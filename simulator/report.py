@@ -98,13 +98,15 @@ def page(data: ReportData, drawings: Mapping[str, Drawing], language: str = "en"
         }
         for position, (name, drawing) in enumerate(drawings.items())
     ]
-    telling, idle = telling_rows([run.summary for run in data.runs])
+    compared = data.pooled
+    telling, idle = telling_rows(list(compared.values()))
     template = environment.get_template("report.html.j2")
     return template.render(
         data=data,
         language=words.html_tag(language),
         answer=answer(data, translate),
         warnings=warnings(data, translate),
+        compared=compared,
         rows=telling,
         idle_rows=idle,
         all_rows=ROWS,
@@ -137,7 +139,7 @@ def answer(data: ReportData, translate: Callable[[str], str] = str) -> list[str]
     """The answer: who loses least, if somebody does, then one sentence a run."""
     if not data.runs:
         return [translate("Nothing was simulated.")]
-    pooled = _pooled(data.runs)
+    pooled = data.pooled
     clauses = [_clause(name, summary, translate) for name, summary in pooled.items()]
     rates = [summary["oom_rate"] for summary in pooled.values()]
     if len(rates) == 1:
@@ -155,25 +157,6 @@ def _all_alike(rate: float, translate: Callable[[str], str]) -> str:
     if not rate:
         return translate("No request runs out of memory under any of them.")
     return translate("Under all of them {share} of the requests run out of memory.").format(share=percent(rate))
-
-
-def _pooled(runs: Sequence[RunData]) -> dict[str, dict[str, Any]]:
-    """The counts of all repetitions under one allocator together, by its name."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for run in runs:
-        groups.setdefault(run.group, []).append(run.summary)
-    found = {}
-    for name, summaries in groups.items():
-        pooled: dict[str, Any] = {
-            part: {key: sum(summary[part][key] for summary in summaries) for key in summaries[0][part]}
-            for part in ("requests", "oom_events")
-        }
-        counts = pooled["requests"]
-        lost = counts["oom_admission"] + counts["oom_decode"] + counts["too_large"]
-        pooled["oom_rate"] = lost / counts["arrived"] if counts["arrived"] else 0.0
-        pooled["preemptions"] = sum(summary["preemptions"] for summary in summaries)
-        found[name] = pooled
-    return found
 
 
 def _clause(name: str, summary: Mapping[str, Any], translate: Callable[[str], str]) -> str:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from simulator.errors import InputError, Problem
 from simulator.showing.manifest import checked_manifest, read_json
 from simulator.showing.output import run_name
+from simulator.showing.pooled import pooled_entry
 from simulator.showing.tables import TABLES
 
 #: what a report is made from
@@ -78,6 +79,14 @@ class ReportData:
         """The runs that pictures over time show: of several replications the first."""
         first: list[RunData] = [run for run in self.runs if run.replication == 0]
         return tuple(first or self.runs)
+
+    @property
+    def pooled(self) -> dict[str, Mapping[str, Any]]:
+        """A summary for each allocator of each folder, by name: all its replications together."""
+        groups: dict[str, list[Mapping[str, Any]]] = {}
+        for run in self.runs:
+            groups.setdefault(run.group, []).append(run.summary)
+        return {name: one[0] if len(one) == 1 else pooled_entry(one) for name, one in groups.items()}
 
     @property
     def shares_time(self) -> bool:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from simulator import units
 from simulator.showing.output import run_name
+from simulator.showing.pooled import pooled, replications_of
 from simulator.units import format_percent as percent
 
 Summary = Mapping[str, Any]
@@ -37,8 +38,12 @@ def answer(runs: Sequence[Summary]) -> str:
 
 
 def print_runs(runs: Sequence[Summary]) -> None:
-    """The answer, then one column an allocator."""
+    """The answer, then one column an allocator; its replications are one."""
     out = console()
+    repeated = replications_of(runs)
+    runs = pooled(runs)
+    if repeated > 1:
+        out.print(f"{repeated} replications: counts are added, shares and times averaged", soft_wrap=True)
     for run in runs:
         out.print(f"{run_name(run)}: {_clause(run)}", soft_wrap=True)
     table = _table("", *(run_name(run) for run in runs))
