@@ -70,11 +70,6 @@ class Matrix:
         """Elements of all copies."""
         return self.rows * self.columns * self.copies
 
-    def device_elements(self, tp: int) -> int:
-        """Elements on the fullest of ``tp`` devices."""
-        held, parts = self._share(tp)
-        return ceil_div(self.rows * self.columns * held, parts) * self.copies
-
     def device_bytes(self, tp: int, storage: WeightFormat) -> int:
         """Bytes on the fullest of ``tp`` devices, scales included."""
         held, parts = self._share(tp)
