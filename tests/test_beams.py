@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from engine_worlds import World, requests_of
 
-from simulator.allocators.verify import verified
+from simulator.allocators.verify import VerifyingAllocator
 from simulator.config import EngineConfig
 from simulator.engine import Engine
 from simulator.errors import InputError
@@ -53,7 +53,7 @@ def test_beams_never_read_what_another_beam_wrote() -> None:
     engine = Engine(
         world.requests,
         engine=world.engine,
-        allocator=verified(world.allocator()),
+        allocator=VerifyingAllocator(world.allocator()),
         cost=_cost(),
         max_model_len=4096,
     )

@@ -13,14 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from simulator.allocators.base import Allocator, Holding
 from simulator.allocators.content_map import ContentMap
 from simulator.allocators.contiguous import ContiguousAllocator
-from simulator.allocators.faults import FaultInjector, FaultKind
+from simulator.allocators.faults import FaultKind, FaultyAllocator
 from simulator.allocators.host_pool import HostPool
 from simulator.allocators.paged import PagedAllocator, PagedHolding, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.allocators.shadow import lineage_of
 from simulator.allocators.sharing import RULES
-from simulator.allocators.verify import VerificationError, VerifyingAllocator, verified
+from simulator.allocators.verify import VerificationError, VerifyingAllocator
 from simulator.config import ContiguousConfig, DefragTrigger
 
 
@@ -254,7 +254,7 @@ def test_no_sequence_ever_reads_anything_but_its_own_history(which: int, seed: i
 
 class ObservedWorld(World):
     def allocator(self) -> Allocator:
-        return verified(super().allocator())
+        return VerifyingAllocator(super().allocator())
 
 
 @settings(max_examples=40, deadline=None)
@@ -360,15 +360,14 @@ EXPECTED: dict[FaultKind, set[str]] = {
 @pytest.mark.parametrize("build", PAGED_KINDS)
 @pytest.mark.parametrize("kind", list(EXPECTED))
 def test_a_planted_mistake_is_detected_at_once_and_names_request_and_page(kind: FaultKind, build: Any) -> None:
-    inner = build()
-    injector = FaultInjector(inner, kind, every=2).install()
-    allocator = VerifyingAllocator(inner)
+    faulty = FaultyAllocator(build(), kind, every=2)
+    allocator = VerifyingAllocator(faulty)
     holdings = [started(allocator, request_id, 8) for request_id in (1, 2, 3)]
     allocator.release(holdings[0])
     with pytest.raises(VerificationError) as caught:
         _end_one_and_start_three(allocator, holdings[1])
-    assert injector.injected
-    mistake, found = injector.injected[0], caught.value.violations
+    assert faulty.injected
+    mistake, found = faulty.injected[0], caught.value.violations
     assert {violation.kind for violation in found} <= EXPECTED[kind]
     assert any(violation.request_id == mistake.request_id for violation in found)
     assert any(f"page {mistake.page}" in violation.message for violation in found)
@@ -382,9 +381,8 @@ def _end_one_and_start_three(allocator: VerifyingAllocator, holding: Holding) ->
 
 
 def test_a_leak_goes_on_when_it_shall_be_watched_instead_of_stopped() -> None:
-    inner = paged(max_pages=8)
-    injector = FaultInjector(inner, "missed_end_of_sequence", every=2).install()
-    allocator = VerifyingAllocator(inner, stop=False)
+    faulty = FaultyAllocator(paged(max_pages=8), "missed_end_of_sequence", every=2)
+    allocator = VerifyingAllocator(faulty, stop=False)
     served = 0
     for request_id in range(100):
         holding = allocator.admit(Life(request_id, 8), 8)
@@ -394,15 +392,13 @@ def test_a_leak_goes_on_when_it_shall_be_watched_instead_of_stopped() -> None:
         allocator.release(holding)
     # four leaks of two pages fill the pool: every second request of eight
     assert served == 8
-    assert [injected.request_id for injected in injector.injected] == [1, 3, 5, 7]
+    assert [injected.request_id for injected in faulty.injected] == [1, 3, 5, 7]
     assert {violation.request_id for violation in allocator.violations} == {1, 3, 5, 7}
     assert {violation.kind for violation in allocator.violations} == {"leak"}
 
 
 def test_a_missed_end_in_a_contiguous_pool_is_named_too() -> None:
-    inner = contiguous(reserve="exact")
-    FaultInjector(inner, "missed_end_of_sequence").install()
-    allocator = VerifyingAllocator(inner)
+    allocator = VerifyingAllocator(FaultyAllocator(contiguous(reserve="exact"), "missed_end_of_sequence"))
     holding = started(allocator, 5, 8, output_tokens=1)
     with pytest.raises(
         VerificationError, match="granules 0 to 7 are neither free nor held; request 5 wrote there last"
@@ -420,9 +416,9 @@ def test_releasing_twice_is_named() -> None:
 
 def test_a_mistake_that_needs_pages_is_refused_where_there_are_none() -> None:
     with pytest.raises(ValueError, match="needs pages"):
-        FaultInjector(contiguous(), "double_release")
+        FaultyAllocator(contiguous(), "double_release")
     with pytest.raises(ValueError, match="at least 1"):
-        FaultInjector(paged(), "double_release", every=0)
+        FaultyAllocator(paged(), "double_release", every=0)
 
 
 def test_what_is_not_defined_by_the_observer_is_the_inner_allocators() -> None:

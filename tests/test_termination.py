@@ -8,7 +8,7 @@ from engine_worlds import BYTES_PER_TOKEN, FixedCost, World, requests_of, worlds
 from hypothesis import HealthCheck, given, settings
 
 from simulator.allocators.base import Allocator, Life
-from simulator.allocators.faults import FaultInjector
+from simulator.allocators.faults import FaultyAllocator
 from simulator.allocators.host_pool import HostPool
 from simulator.allocators.paged import plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
@@ -223,9 +223,7 @@ class Leaky(World):
     """Every second sequence that ends keeps its pages."""
 
     def allocator(self) -> Allocator:
-        allocator = super().allocator()
-        FaultInjector(allocator, "missed_end_of_sequence", every=2).install()
-        return allocator
+        return FaultyAllocator(super().allocator(), "missed_end_of_sequence", every=2)
 
 
 class Leaked(World):

@@ -4,17 +4,16 @@ Each is a mistake that paged KV caches are known for. It is planted into one all
 stays as it is; whether and when it is noticed is the business of ``Allocator.check`` and ``verify``.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from simulator.allocators.base import Allocator, Demand, Holding
+from simulator.allocators.forwarding import ForwardingAllocator, innermost
 from simulator.allocators.paged import PagedAllocator, PagedHolding
 from simulator.allocators.shared_tables import SharedTables
 from simulator.config import FaultKind
 
-__all__ = ["FaultInjector", "FaultKind", "Injected"]
+__all__ = ["FaultKind", "FaultyAllocator", "Injected"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +25,8 @@ class Injected:
     page: int
 
 
-@dataclass(slots=True)
-class FaultInjector:
-    """Makes every ``every``-th release of ``allocator`` go wrong, or for ``stale_page_table`` the admission after it.
+class FaultyAllocator(ForwardingAllocator):
+    """Makes every ``every``-th release of ``inner`` go wrong, or for ``stale_page_table`` the admission after it.
 
     ``missed_end_of_sequence``
         the sequence ends, its memory is never given back.
@@ -40,63 +38,56 @@ class FaultInjector:
     ``double_release``
         its pages are given back twice.
 
-    ``missed_end_of_sequence`` works on every allocator, the others need pages; else ``ValueError``.
+    ``missed_end_of_sequence`` works on every allocator, the others need pages; else ``ValueError``. ``injected`` lists
+    the mistakes made.
     """
 
-    allocator: Allocator
-    kind: FaultKind
-    every: int = 1
-    injected: list[Injected] = field(default_factory=list)
-    _releases: int = 0
-    _stale: list[int] = field(default_factory=list)
+    def __init__(self, inner: Allocator, kind: FaultKind, *, every: int = 1) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, not {every}")
+        if kind != "missed_end_of_sequence" and not isinstance(innermost(inner), PagedAllocator):
+            raise ValueError(f"{kind} needs pages; {inner.kind} has none")
+        super().__init__(inner)
+        self.fault: FaultKind = kind
+        self.every = every
+        self.injected: list[Injected] = []
+        self._releases = 0
+        self._stale: list[int] = []
 
-    def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ValueError(f"every must be at least 1, not {self.every}")
-        if self.kind != "missed_end_of_sequence" and not isinstance(self.allocator, PagedAllocator):
-            raise ValueError(f"{self.kind} needs pages; {self.allocator.kind} has none")
+    def release(self, holding: Holding) -> None:
+        self._releases += 1
+        if self._releases % self.every:
+            self.inner.release(holding)
+        else:
+            self._release_wrongly(holding)
+        self._follow()
 
-    def install(self) -> "FaultInjector":
-        """Plant the mistake into the allocator's own methods."""
-        right_release, right_admit = self.allocator.release, self.allocator.admit
+    def admit(self, demand: Demand, tokens: int, *, whole_tokens: int = 0, keep_free_bytes: int = 0) -> Holding | None:
+        holding = super().admit(demand, tokens, whole_tokens=whole_tokens, keep_free_bytes=keep_free_bytes)
+        if self._stale and isinstance(holding, PagedHolding):
+            self._leave_stale_entry(holding)
+        return holding
 
-        def release(holding: Holding) -> None:
-            self._releases += 1
-            if self._releases % self.every:
-                right_release(holding)
-            else:
-                self._release_wrongly(holding, right_release)
-
-        def admit(demand: Demand, tokens: int, **options: Any) -> Holding | None:
-            holding = right_admit(demand, tokens, **options)
-            if self._stale and isinstance(holding, PagedHolding):
-                self._leave_stale_entry(holding)
-            return holding
-
-        for name, method in (("release", release), ("admit", admit)):
-            setattr(self.allocator, name, method)
-        return self
-
-    def _release_wrongly(self, holding: Holding, release: Callable[[Holding], None]) -> None:
-        if self.kind == "missed_end_of_sequence" or not isinstance(holding, PagedHolding):
+    def _release_wrongly(self, holding: Holding) -> None:
+        if self.fault == "missed_end_of_sequence" or not isinstance(holding, PagedHolding):
             self._note(holding)
             return
         pages = list(chain.from_iterable(holding.tables))
-        if self.kind == "forgotten_decrement":
+        if self.fault == "forgotten_decrement":
             self._keep_reference(holding)
-        release(holding)
-        if self.kind == "double_release":
+        self.inner.release(holding)
+        if self.fault == "double_release":
             self._release_again(holding, pages)
-        elif self.kind == "stale_page_table":
+        elif self.fault == "stale_page_table":
             self._stale = pages
 
     def _note(self, holding: Holding, page: int | None = None) -> None:
         pages = holding.tables[0] if isinstance(holding, PagedHolding) else []
         first = pages[0] if pages else -1
-        self.injected.append(Injected(self.kind, holding.demand.request_id, first if page is None else page))
+        self.injected.append(Injected(self.fault, holding.demand.request_id, first if page is None else page))
 
     def _keep_reference(self, holding: PagedHolding) -> None:
-        allocator = self.allocator
+        allocator = innermost(self.inner)
         page = holding.tables[0][-1]
         self._note(holding, page)
         if isinstance(allocator, SharedTables):
@@ -105,7 +96,7 @@ class FaultInjector:
             holding.tables[0].pop()
 
     def _release_again(self, holding: PagedHolding, pages: list[int]) -> None:
-        allocator = self.allocator
+        allocator = innermost(self.inner)
         assert isinstance(allocator, PagedAllocator)
         self._note(holding, pages[0])
         if isinstance(allocator, SharedTables):

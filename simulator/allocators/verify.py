@@ -7,10 +7,10 @@ a sequence write must be its own.
 """
 
 from collections.abc import Iterable
-from typing import Any, cast
 
 from simulator.allocators.base import Allocator, Demand, Holding
 from simulator.allocators.blame import find_culprits
+from simulator.allocators.forwarding import ForwardingAllocator, innermost
 from simulator.allocators.shadow import ShadowMemory, Violation
 
 #: violations named in one message
@@ -27,31 +27,29 @@ class VerificationError(AssertionError):
         super().__init__("; ".join(texts))
 
 
-class VerifyingAllocator:
-    """Stands in for ``inner``, which it observes; everything not defined here is the inner allocator's.
+class VerifyingAllocator(ForwardingAllocator):
+    """Stands in for ``inner``, which it observes.
 
     ``every``: operations between two complete checks. With ``stop=False`` violations are collected in
     ``violations``, each kind once for a request and page, and the run goes on.
     """
 
     def __init__(self, inner: Allocator, *, every: int = 1, stop: bool = True) -> None:
-        self.inner = inner
-        self.shadow = ShadowMemory(inner)
+        super().__init__(inner)
+        self._owner = innermost(inner)
+        self.shadow = ShadowMemory(self._owner)
         self.violations: list[Violation] = []
         self._every = every
         self._stop = stop
         self._operations = 0
         self._live: dict[int, Holding] = {}
         self._reported: set[tuple[str, int, int]] = set()
-        inner.on_copy = self.shadow.copy
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        self._owner.on_copy = self.shadow.copy
 
     # ---- the protocol
 
-    def admit(self, demand: Demand, tokens: int, **options: Any) -> Holding | None:
-        holding = self.inner.admit(demand, tokens, **options)
+    def admit(self, demand: Demand, tokens: int, *, whole_tokens: int = 0, keep_free_bytes: int = 0) -> Holding | None:
+        holding = super().admit(demand, tokens, whole_tokens=whole_tokens, keep_free_bytes=keep_free_bytes)
         if holding is not None:
             self._begin(holding)
             self.shadow.write_up_to(holding, tokens)
@@ -60,7 +58,7 @@ class VerifyingAllocator:
 
     def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
         self._expect_live(holding)
-        grown = self.inner.grow(holding, tokens, new_tokens)
+        grown = super().grow(holding, tokens, new_tokens)
         if grown:
             self.shadow.write_up_to(holding, tokens)
         self._done(holding)
@@ -73,7 +71,7 @@ class VerifyingAllocator:
 
     def fork(self, parent: Holding, demand: Demand, tokens: int) -> Holding:
         self._expect_live(parent)
-        child = self.inner.fork(parent, demand, tokens)
+        child = super().fork(parent, demand, tokens)
         self.shadow.forked(parent, child, tokens)
         self._live[id(child)] = child
         self._done(parent, child)
@@ -83,7 +81,7 @@ class VerifyingAllocator:
         self._expect_live(holding)
         self._look_at(holding)
         try:
-            self.inner.release(holding)
+            super().release(holding)
         except AssertionError as error:
             self._report([Violation("release", holding.demand.request_id, -1, _named(holding, error))])
         self._live.pop(id(holding), None)
@@ -91,17 +89,17 @@ class VerifyingAllocator:
         self._done()
 
     def swap_out(self, holdings: list[Holding]) -> int | None:
-        moved_bytes = self.inner.swap_out(holdings)
+        moved_bytes = super().swap_out(holdings)
         self._done()
         return moved_bytes
 
     def swap_in(self, wanted: list[tuple[Holding, int]], *, keep_free_bytes: int = 0) -> int | None:
-        moved_bytes = self.inner.swap_in(wanted, keep_free_bytes=keep_free_bytes)
+        moved_bytes = super().swap_in(wanted, keep_free_bytes=keep_free_bytes)
         self._done(*(holding for holding, _ in wanted))
         return moved_bytes
 
     def maintain(self, now_ns: int, holdings: Iterable[Holding]) -> bool:
-        moved = self.inner.maintain(now_ns, holdings)
+        moved = super().maintain(now_ns, holdings)
         if moved:
             self.check(self._live.values())
         return moved
@@ -117,7 +115,7 @@ class VerifyingAllocator:
         try:
             self.inner.check(self._live.values())
         except AssertionError as error:
-            culprits = list(find_culprits(self.inner, self.shadow, self._live.values()))
+            culprits = list(find_culprits(self._owner, self.shadow, self._live.values()))
             wrong += culprits or [Violation("invariant", -1, -1, str(error))]
         self._report(wrong)
 
@@ -154,14 +152,6 @@ class VerifyingAllocator:
         self.violations += fresh
         if fresh and self._stop:
             raise VerificationError(fresh)
-
-
-Allocator.register(VerifyingAllocator)
-
-
-def verified(inner: Allocator, *, every: int = 1, stop: bool = True) -> Allocator:
-    """``inner`` under observation; see ``VerifyingAllocator``."""
-    return cast(Allocator, VerifyingAllocator(inner, every=every, stop=stop))
 
 
 def _violation(kind: str, holding: Holding, what: str) -> Violation:

@@ -10,7 +10,7 @@ while the sequence's own ``due_step`` / ``finish_step`` still says so.
 import heapq
 from collections import Counter
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,14 @@ from simulator.serving.sequence import Sequence, State
 #: tokens per tile when a kernel walks a contiguous range (what ATB and vllm-ascend use for a page)
 TILE_TOKENS = 128
 
-Steps = TypeVar("Steps", int, npt.NDArray[np.int64])
+
+class Stretch(NamedTuple):
+    """What the batch reads in each of many steps, a column a sum (see ``DecodeBatch.stretch``)."""
+
+    context_tokens: npt.NDArray[np.int64]
+    pages: npt.NDArray[np.int64]
+    windowed_tokens: npt.NDArray[np.int64]
+    longest_tokens: npt.NDArray[np.int64]
 
 
 class DecodeBatch:
@@ -143,32 +150,43 @@ class DecodeBatch:
         """Tokens of KV that ``sequence`` has now."""
         return sequence.offset + self.step
 
-    def context_tokens(self, step: Steps) -> Steps:
-        """Sum of the lengths in ``step`` (the new token of each included); an array of steps gives an array."""
+    def context_tokens(self, step: int) -> int:
+        """Sum of the lengths in ``step`` (the new token of each included)."""
         return self._offset_sum + self.size * step
 
-    def windowed_tokens(self, step: Steps) -> Steps:
-        """Sum of ``min(length, window)`` in ``step``; 0 for a model without window layers.
-
-        An array of steps must not reach beyond ``quiet_until``.
-        """
+    def windowed_tokens(self, step: int) -> int:
+        """Sum of ``min(length, window)`` in ``step``; 0 for a model without window layers."""
         if self._window_tokens is None:
-            return step * 0
+            return 0
         inside = len(self._inside)
         return self._inside_offset_sum + inside * step + (self.size - inside) * self._window_tokens
 
-    def longest_tokens(self, step: Steps) -> Steps:
+    def longest_tokens(self, step: int) -> int:
         """Length in ``step`` of the longest sequence; the batch must not be empty."""
         heap, offsets = self._longest_heap, self._offsets
         while -heap[0] not in offsets:
             heapq.heappop(heap)
         return step - heap[0]
 
-    def pages(self, step: Steps) -> Steps:
+    def pages(self, step: int) -> int:
         """Tiles that the attention kernel reads in ``step``: page-table entries, or pieces of contiguous ranges."""
-        if self._page_tokens:
-            return step * 0 + self._pages
-        return (self.context_tokens(step) + self.size * (TILE_TOKENS - 1)) // TILE_TOKENS
+        return self._pages if self._page_tokens else self._tiles(self.context_tokens(step))
+
+    def stretch(self, step: int, count: int) -> Stretch:
+        """The sums of the ``count`` steps that follow ``step``, none of them beyond ``quiet_until``."""
+        later = np.arange(count, dtype=np.int64)
+        contexts = self.context_tokens(step + 1) + self.size * later
+        inside = len(self._inside)
+        return Stretch(
+            contexts,
+            np.full(count, self._pages, np.int64) if self._page_tokens else self._tiles(contexts),
+            self.windowed_tokens(step + 1) + inside * later,
+            self.longest_tokens(step + 1) + later,
+        )
+
+    def _tiles(self, context_tokens: Any) -> Any:
+        """Pieces of ``TILE_TOKENS`` in contiguous ranges: at most so many, as sums do not say where each range ends."""
+        return (context_tokens + self.size * (TILE_TOKENS - 1)) // TILE_TOKENS
 
     def outputs(self, sequence: Sequence) -> int:
         """Output tokens that ``sequence`` has produced so far."""

@@ -87,10 +87,9 @@ class Leap:
     def _take_stretch(self, step: int, count: int, now: int, stop_ns: int) -> tuple[int, int]:
         """Up to ``count`` steps after ``step`` that start before ``stop_ns``; how many, and when the last one ends."""
         batch, size = self._batch, self._batch.size
-        steps = np.arange(step + 1, step + 1 + count, dtype=np.int64)
-        tokens = batch.context_tokens(steps)
-        pages, windowed, longest = batch.pages(steps), batch.windowed_tokens(steps), batch.longest_tokens(steps)
-        durations = self.cost.decode_ns_array(size, tokens, pages, windowed, longest)
+        sums = batch.stretch(step, count)
+        tokens = sums.context_tokens
+        durations = self.cost.decode_ns_array(size, *sums)
         on_clock(now + int(durations[0]))
         count = max(1, min(count, (LAST_NS - now) // int(durations.max())))
         tokens, durations = tokens[:count], durations[:count]

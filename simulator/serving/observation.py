@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.allocators.base import Allocator, Holding
-from simulator.allocators.faults import FaultInjector
-from simulator.allocators.verify import VerifyingAllocator, verified
+from simulator.allocators.faults import FaultyAllocator
+from simulator.allocators.verify import VerifyingAllocator
 from simulator.config import FaultConfig
 from simulator.errors import InputError, Problem
 
@@ -25,12 +25,12 @@ class Observation:
     """``allocator`` is what the engine talks to: the bare one, or one that watches it."""
 
     allocator: Allocator
-    injectors: tuple[FaultInjector, ...] = ()
+    faults: tuple[FaultyAllocator, ...] = ()
 
     @property
     def faulty(self) -> bool:
         """Whether mistakes are planted, so that memory may be missing at the end."""
-        return bool(self.injectors)
+        return bool(self.faults)
 
     def look_once_more(self, holdings: list[Holding]) -> None:
         """Read everything at the end of a run: what has leaked since the last complete check shows now."""
@@ -42,7 +42,7 @@ class Observation:
         assert isinstance(self.allocator, VerifyingAllocator)
         messages = [violation.message for violation in self.allocator.violations]
         messages += [detail] if detail and detail not in messages else []
-        planted = [mistake for injector in self.injectors for mistake in injector.injected]
+        planted = [mistake for fault in self.faults for mistake in fault.injected]
         return {
             "planted": len(planted),
             "planted_requests": [mistake.request_id for mistake in planted[:_QUOTED]],
@@ -53,10 +53,13 @@ class Observation:
 
 def observe_allocator(allocator: Allocator, faults: Sequence[FaultConfig], *, verify: bool) -> Observation:
     """``allocator`` with ``faults`` planted, watched if there are any or ``verify`` asks for it."""
+    planted: list[FaultyAllocator] = []
     try:
-        injectors = tuple(FaultInjector(allocator, fault.kind, fault.every).install() for fault in faults)
+        for fault in faults:
+            planted.append(FaultyAllocator(planted[-1] if planted else allocator, fault.kind, every=fault.every))
     except ValueError as error:
         raise InputError([Problem(key="faults", message=f"{allocator.kind}: {error}")]) from None
-    if not verify and not injectors:
+    if not verify and not planted:
         return Observation(allocator)
-    return Observation(verified(allocator, every=CHECK_EVERY, stop=not injectors), injectors)
+    watched = planted[-1] if planted else allocator
+    return Observation(VerifyingAllocator(watched, every=CHECK_EVERY, stop=not planted), tuple(planted))
