@@ -138,7 +138,7 @@ def with_command(words: Sequence[str], commands: Sequence[str]) -> list[str]:
 
 
 #: a full disk, quota or device is no bug of ours
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 _GROUP_OPTIONS = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 
 

@@ -114,6 +114,7 @@ def size(
 ) -> None:
     """The smallest pool that keeps a target with confidence, and the settings that follow from it."""
     from simulator import planner
+    from simulator.files import make_folder
     from simulator.planning.pool_interval import parse_interval
     from simulator.planning.tasks import usable_processes
     from simulator.scenario import load_scenario
@@ -135,6 +136,8 @@ def size(
     interval = None if pool_interval is None else parse_interval(pool_interval)
     if loaded.budget.overdraft_bytes:
         refuse(loaded.budget)
+    if out is not None:
+        make_folder(out)
     with reporting(enabled=not quiet) as progress:
         answer = answered(question, solve or (), interval, progress)
     if out is not None:

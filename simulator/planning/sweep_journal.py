@@ -6,6 +6,7 @@ finished points and at most a part of one more line, which is cut off when the j
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +17,7 @@ Rows = list[dict[str, Any]]
 
 
 class Journal:
-    """Finished points by key, in ``rows``. A context manager; one process at a time."""
+    """Finished points by key, in ``rows``. A context manager; one process at a time. Raises ``InputError``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,7 +40,8 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         assert self._file is not None
-        self._file.close()
+        with suppress(OSError):  # what is still in its buffer could not be written before, and add() has said so
+            self._file.close()
         self._file = None
 
     def add(self, key: str, rows: Rows) -> None:
@@ -48,9 +50,13 @@ class Journal:
             return
         assert self._file is not None, "the journal is not open"
         line = json.dumps({"point": key, "rows": rows}, ensure_ascii=False, allow_nan=False)
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(line.encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            kept = f"{len(self.rows)} finished points are kept, and the same command goes on from there"
+            raise self._problem(f"cannot be written: {error.strerror}; {kept}") from None
         # As read back: whether a point ran now or before a restart, its rows are the same.
         self.rows[key] = json.loads(line)["rows"]
 

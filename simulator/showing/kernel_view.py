@@ -50,19 +50,18 @@ def write_answer(answer: KernelAnswer, folder: Path) -> None:
     """``kernel.json``, ``kernel.svg`` and ``kernel.png`` into ``folder``. Raises ``InputError``."""
     import json
 
-    from simulator.files import make_folder, write_text, write_with
+    from simulator.files import staged, write_text, write_with
     from simulator.showing.plots.kernel import kernel_costs
     from simulator.showing.plots.style import png_bytes, styled, svg_bytes
 
-    make_folder(folder)
     with styled():
         drawn = kernel_costs(answer)
         svg, png = svg_bytes(drawn), png_bytes(drawn)
-    write_with(folder / "kernel.svg", lambda stream: stream.write(svg))
-    write_with(folder / "kernel.png", lambda stream: stream.write(png))
-    write_text(
-        folder / "kernel.json", json.dumps(answer.to_list(with_stages=True, with_mechanisms=True), indent=2) + "\n"
-    )
+    text = json.dumps(answer.to_list(with_stages=True, with_mechanisms=True), indent=2)
+    with staged(folder, last="kernel.json") as stage:
+        write_with(stage / "kernel.svg", lambda stream: stream.write(svg))
+        write_with(stage / "kernel.png", lambda stream: stream.write(png))
+        write_text(stage / "kernel.json", text + "\n")
 
 
 def _cost_row(row: KernelRow) -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.files import make_folder, write_text
+from simulator.files import make_folder, staged, write_text
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -46,25 +46,21 @@ def write_run(
 ) -> Path:
     """Write everything into ``folder``; the path of the page. Files of an earlier run that this one lacks are removed.
 
-    ``pool_maps`` are the maps of the runs, in order. Raises ``InputError`` when a file cannot be written; the manifest
-    comes last, so a folder with one is whole.
+    ``pool_maps`` are the maps of the runs, in order. Raises ``InputError`` when a file cannot be written: results of
+    an earlier run are then still there. The manifest comes last, so a folder with one is whole.
     """
     from simulator.report import write_report
     from simulator.showing.manifest import NAME, Outputs, manifest
 
-    prepare(folder)
-    before = _earlier_outputs(folder)
-    (folder / NAME).unlink(missing_ok=True)
-    outputs = Outputs(folder)
-    _write_data(result, outputs, scenario, pool_maps)
-    if options.perfetto:
-        from simulator.trace import trace_bytes
+    with staged(folder, last=NAME, dropping=_earlier_outputs(folder)) as stage:
+        outputs = Outputs(stage)
+        _write_data(result, outputs, scenario, pool_maps)
+        if options.perfetto:
+            from simulator.trace import trace_bytes
 
-        outputs.write("trace.json.gz", trace_bytes(folder))
-    write_report(folder, outputs, command=options.command, language=options.language)
-    write_text(folder / NAME, to_json(manifest(scenario, options, outputs.sha256, base_dir=_base_dir(scenario))))
-    for name in before - outputs.sha256.keys():
-        (folder / name).unlink(missing_ok=True)
+            outputs.write("trace.json.gz", trace_bytes(stage))
+        write_report(stage, outputs, command=options.command, language=options.language)
+        write_text(stage / NAME, to_json(manifest(scenario, options, outputs.sha256, base_dir=_base_dir(scenario))))
     return folder / "report.html"
 
 

@@ -78,24 +78,26 @@ def _put_back(source: Path, folder: Path, outputs: dict[str, str]) -> None:
 
 def render_again(folder: Path, language: str | None = None) -> Path:
     """Draw the pictures and the page of ``folder`` anew from its tables; the page's path. Raises ``InputError``."""
-    from simulator.files import write_text
+    from simulator.files import staged, write_text
     from simulator.report import write_report
     from simulator.showing.report_data import DATA_FILES
 
     content = checked_manifest(folder, DATA_FILES)
     chosen = language or content["options"]["language"]
-    outputs = Outputs(folder)
-    write_report(folder, outputs, command=content["command"], language=chosen)
-    content["options"]["language"] = chosen
-    content["outputs"] = dict(sorted({**content["outputs"], **outputs.sha256}.items()))
-    write_text(folder / NAME, output.to_json(content))
+    with staged(folder, last=NAME) as stage:
+        outputs = Outputs(stage)
+        write_report(folder, outputs, command=content["command"], language=chosen)
+        content["options"]["language"] = chosen
+        content["outputs"] = dict(sorted({**content["outputs"], **outputs.sha256}.items()))
+        write_text(stage / NAME, output.to_json(content))
     return folder / "report.html"
 
 
 def compare_folders(folders: Sequence[Path], out: Path, language: str | None = None) -> Path:
     """One page with the runs of several folders side by side, written to ``out``. Raises ``InputError``."""
+    from simulator.files import staged
     from simulator.report import write_comparison
 
-    output.prepare(out)
-    write_comparison(folders, Outputs(out), language=language or "en")
+    with staged(out, last="report.html") as stage:
+        write_comparison(folders, Outputs(stage), language=language or "en")
     return out / "report.html"

@@ -44,17 +44,17 @@ class Answered:
         """``size.json``, ``size.svg`` and ``size.png`` into ``folder``. Raises ``InputError``."""
         import json
 
-        from simulator.files import make_folder, write_text, write_with
+        from simulator.files import staged, write_text, write_with
         from simulator.showing.plots.style import png_bytes, styled, svg_bytes
 
-        make_folder(folder)
         with styled():
             drawn = self.draw()
             svg, png = svg_bytes(drawn), png_bytes(drawn)
-        write_with(folder / "size.svg", lambda stream: stream.write(svg))
-        write_with(folder / "size.png", lambda stream: stream.write(png))
         text = json.dumps(self.document, indent=2, ensure_ascii=False, allow_nan=False)
-        write_text(folder / "size.json", text + "\n")
+        with staged(folder, last="size.json") as stage:
+            write_with(stage / "size.svg", lambda stream: stream.write(svg))
+            write_with(stage / "size.png", lambda stream: stream.write(png))
+            write_text(stage / "size.json", text + "\n")
 
 
 def answered(
