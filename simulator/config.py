@@ -17,6 +17,7 @@ OnOom = Literal["fail", "wait", "preempt_recompute", "preempt_swap"]
 DType = Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8", "int4"]
 FreeOrder = Literal["lifo", "fifo", "address_ordered", "first_fit_scan"]
 GrowBy = Literal["page", "run"]
+EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "filo", "priority"]
 
 
 class EngineConfig(Config):
@@ -115,6 +116,11 @@ class PagedCowConfig(PagedBase):
 
     kind: Literal["paged_cow"]
     enable_prefix_caching: bool = True
+    eviction_policy: EvictionPolicy = Field(
+        "lru",
+        validation_alias=AliasChoices("eviction_policy", "radix_eviction_policy"),
+        description="which cached page is given up next; others than lru choose among leaves, as SGLang does",
+    )
 
 
 class DefragTrigger(Config):

@@ -11,6 +11,7 @@ from simulator.allocators.host_pool import HostPool
 from simulator.allocators.paged import PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.sharing import RULES, CowHolding, SharingRules
+from simulator.config import EvictionPolicy
 from simulator.units import ceil_div
 
 Token = tuple[object, ...]
@@ -29,6 +30,7 @@ class Sequence:
     tokens: list[Token] = field(default_factory=list)
     computed_tokens: int = 0
     holding: CowHolding | None = None
+    priority: int = 0
 
     @property
     def final_tokens(self) -> int:
@@ -61,6 +63,7 @@ class World:
         host_pages: int = 6,
         layout: PageLayout | None = None,
         enable_prefix_caching: bool = True,
+        eviction_policy: EvictionPolicy = "lru",
     ) -> None:
         layout = layout or plain_layout(page_tokens=page_tokens, bytes_per_token=3)
         self.page_tokens = layout.page_tokens
@@ -73,6 +76,7 @@ class World:
             rules=rules,
             enable_prefix_caching=enable_prefix_caching,
             host=HostPool(host_pages),
+            eviction_policy=eviction_policy,
         )
         self.allocator.on_copy = self._copied
         # tables that grow in step are one table, and a page stands for one of each

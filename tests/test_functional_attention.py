@@ -74,6 +74,7 @@ class Life:
     output_tokens: int = 40
     sample: int = 0
     prefix: tuple[list[int], list[int]] | None = None
+    priority: int = 0
     computed_tokens: int = 0
     final_tokens: int = field(init=False)
     target_tokens: int = field(init=False)

@@ -1,6 +1,7 @@
 """Sharing, forks, copy-on-write and swap: random use against a naive world, closed forms, hand-computed cases."""
 
 import random
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -186,6 +187,36 @@ def test_random_use_keeps_every_law(rules: SharingRules, layout: PageLayout | No
 def test_a_million_random_moves_keep_every_law(rules: SharingRules, layout: PageLayout | None) -> None:
     pages = 24 if layout is None else 60
     play_randomly(World(rules, max_pages=pages, layout=layout), 1_000_000 // len(WORLDS) + 1, seed=2, check_every=40)
+
+
+# ---- much memory
+
+
+@pytest.mark.parametrize("profile", ["vllm-0.33", "vllm-0.11"])
+@pytest.mark.parametrize(
+    "share", [pytest.param(20, id="a twentieth"), pytest.param(1, id="all", marks=pytest.mark.long)]
+)
+def test_two_million_six_hundred_thousand_known_pages_take_less_than_200_mib(profile: str, share: int) -> None:
+    """Every page in a table and findable, then half of them cached, then all: tables, index, queue and free list."""
+    pages, page_tokens, table = 2_600_000 // share, 16, 8192
+    tracemalloc.start()
+    try:
+        allocator = PagedCowAllocator(
+            plain_layout(page_tokens=page_tokens, bytes_per_token=1024),
+            max_pages=pages,
+            rules=RULES[profile],  # type: ignore[index]
+        )
+        length = table * page_tokens
+        demands = [Sequence(i, length, 1, computed_tokens=length) for i in range(pages // table)]
+        holdings = [allocator.admit(demand, length) for demand in demands]
+        for holding in [*holdings[::2], *holdings[1::2]]:
+            assert holding is not None
+            allocator.release(holding)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert allocator.pages.cached_pages == pages // table * table
+    assert peak_bytes < 200 * 2**20 // share
 
 
 # ---- parallel sampling: Kwon et al., PagedAttention (SOSP'23), figure 15

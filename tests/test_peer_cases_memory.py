@@ -185,7 +185,7 @@ def test_hits_that_use_up_the_free_pages_leave_nothing_half_done() -> None:
     filler = engine.start(numbers(50, 52))
     free, references = engine.free, list(engine.allocator.pages.references)
     assert engine.allocator.admit(engine.demand(numbers(0, 8)), 8) is None
-    assert (engine.free, engine.allocator.pages.references) == (free, references)
+    assert (engine.free, list(engine.allocator.pages.references)) == (free, references)
     engine.allocator.check([filler])
 
 

@@ -247,6 +247,7 @@ def demand(request_id: int, tokens: int) -> Any:
         computed_tokens=tokens,
         prefix=None,
         sample=0,
+        priority=0,
     )
 
 

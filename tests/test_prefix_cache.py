@@ -11,7 +11,7 @@ from cow_world import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.allocators.page_keys import key_ranges
+from simulator.allocators.page_keys import content_spans
 from simulator.allocators.paged import plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.prefix_cache import SharedPages
@@ -19,8 +19,10 @@ from simulator.allocators.prefix_cache import SharedPages
 TRACE = Path(__file__).parents[1] / "simulator/presets/traces/mooncake_fast25_conversation.jsonl.gz"
 
 
-def keys(sequence: Sequence, first: int, last: int, page_tokens: int) -> list[int]:
-    return list(chain.from_iterable(key_ranges(sequence, first, last, page_tokens)))
+def keys(sequence: Sequence, first: int, last: int, page_tokens: int) -> list[tuple[int, int]]:
+    """Name and position of each page."""
+    spans = content_spans(sequence, first, last, page_tokens)
+    return [(name, position) for name, start, stop in spans for position in range(start, stop)]
 
 
 def demand(request_id: int, prompt: int, segments: AnySequence[tuple[int, int]] = (), *, sample: int = 0) -> Sequence:
@@ -65,7 +67,7 @@ def test_keys_name_what_the_token_by_token_definition_names(
 ) -> None:
     """The segment of a page is that of its last token; asking for part of the keys gives that part."""
     sequence = demand(3, prompt, [(100 + end, end) for end in ends], sample=2)
-    names: dict[int, object] = {}
+    names: dict[tuple[int, int], object] = {}
     for page in range(80 // page_tokens):
         end = (page + 1) * page_tokens
         inside = [e for e in ends if e >= end]
@@ -103,7 +105,7 @@ def test_an_owned_page_cannot_be_dropped_more_often_than_it_was_taken() -> None:
 def test_cached_pages_are_taken_only_after_all_others_and_the_longest_released_goes_first() -> None:
     pages = SharedPages(4, "lifo")
     taken = pages.take(3)
-    pages.name([0, 1], [100, 101])
+    pages.name([0, 1], [(100, 0, 2)])
     pages.drop([1], 0)
     pages.drop([0], 0)
     pages.drop([2], 0)
@@ -111,13 +113,13 @@ def test_cached_pages_are_taken_only_after_all_others_and_the_longest_released_g
     assert pages.free_ids() == [2, 3, 1, 0]
     assert taken == [0, 1, 2]
     assert pages.take(3) == [2, 3, 1]
-    assert (pages.find(100), pages.find(101), pages.evictions) == (0, None, 1)
+    assert (pages.find(100, 0), pages.find(100, 1), pages.evictions) == (0, None, 1)
     pages.check()
 
 
 def test_a_cached_page_taken_back_leaves_the_queue_from_the_middle() -> None:
     pages = SharedPages(3, "fifo")
-    pages.name(pages.take(3), [0, 1, 2])
+    pages.name(pages.take(3), [(0, 0, 3)])
     pages.drop([0, 1, 2], 0)
     assert pages.share([1]) == 1
     assert pages.free_ids() == [0, 2]
@@ -127,11 +129,11 @@ def test_a_cached_page_taken_back_leaves_the_queue_from_the_middle() -> None:
 
 def test_when_the_first_of_equal_pages_is_evicted_the_next_one_is_found() -> None:
     pages = SharedPages(2, "lifo")
-    pages.name(pages.take(2), [5, 5])
-    assert pages.find(5) == 0
+    pages.name(pages.take(2), [(5, 3, 4), (5, 3, 4)])
+    assert pages.find(5, 3) == 0
     pages.drop([0], 0)
     pages.take(1)
-    assert pages.find(5) == 1
+    assert pages.find(5, 3) == 1
     pages.check()
 
 

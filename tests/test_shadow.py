@@ -15,6 +15,7 @@ from simulator.allocators.content_map import ContentMap
 from simulator.allocators.contiguous import ContiguousAllocator
 from simulator.allocators.faults import FaultKind, FaultyAllocator
 from simulator.allocators.host_pool import HostPool
+from simulator.allocators.page_keys import content_spans
 from simulator.allocators.paged import PagedAllocator, PagedHolding, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
@@ -33,6 +34,7 @@ class Life:
     output_tokens: int = 50
     sample: int = 0
     prefix: tuple[list[int], list[int]] | None = None
+    priority: int = 0
     final_tokens: int = field(init=False)
     target_tokens: int = field(init=False)
     computed_tokens: int = 0
@@ -321,14 +323,10 @@ def test_a_prefix_hit_on_the_wrong_content_is_noticed_at_admission() -> None:
     first.demand.computed_tokens = 9
     allocator.release(first)
     # the cache believes that the pages of segment 7 hold segment 8
-    keys = allocator.inner.pages  # type: ignore[attr-defined]
-    other = cow()
-    admitted = other.admit(Life(5, 9, prefix=([8], [8])), 9)
-    assert admitted is not None
-    for wrong, right in zip(other.pages._pages, list(keys._pages), strict=True):
-        page = keys._pages.pop(right)
-        keys._pages[wrong] = page
-        keys._keys[page] = wrong
+    pages = allocator.inner.pages  # type: ignore[attr-defined]
+    ((wrong, _, _),) = content_spans(Life(5, 9, prefix=([8], [8])), 0, 2, 4)
+    (right,) = [name for name, line in pages.contents._lines.items() if line.pages]
+    pages.contents._lines[wrong] = pages.contents._lines.pop(right)
     with pytest.raises(VerificationError, match=r"request 2 reads its position 0 .*finds position 0 of segment 7"):
         started(allocator, 2, 9, prefix=([8], [8]))
 

@@ -10,17 +10,17 @@ comes first; until then it is private to the sequence, so nobody can tell. Nothi
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import cast
 
 from simulator.allocators.base import Demand, Holding
 from simulator.allocators.cow_check import check_sharing
 from simulator.allocators.host_pool import HostCopy, HostPool
-from simulator.allocators.page_keys import SharedDemand, key_ranges
+from simulator.allocators.page_keys import SharedDemand, content_spans
 from simulator.allocators.paged import PagedHolding, PageLayout
 from simulator.allocators.prefix_hits import Hits, find_hits, no_hits
 from simulator.allocators.shared_tables import SharedTables
-from simulator.allocators.sharing import RULES, CowHolding, SharingRules
+from simulator.allocators.sharing import RULES, CowHolding, SharingRules, priority_of
+from simulator.config import EvictionPolicy
 from simulator.units import ceil_div
 
 
@@ -43,8 +43,16 @@ class PagedCowAllocator(SharedTables):
         enable_prefix_caching: bool = True,
         chunk_tokens: int = 0,
         host: HostPool | None = None,
+        eviction_policy: EvictionPolicy = "lru",
     ) -> None:
-        super().__init__(layout, max_pages=max_pages, rules=rules, chunk_tokens=chunk_tokens, host=host)
+        super().__init__(
+            layout,
+            max_pages=max_pages,
+            rules=rules,
+            chunk_tokens=chunk_tokens,
+            host=host,
+            eviction_policy=eviction_policy,
+        )
         self.rules = rules
         self.enable_prefix_caching = self.caches_prefixes = enable_prefix_caching
         self._names_one_by_one = rules.deduplicate or rules.computed_next_step
@@ -150,13 +158,15 @@ class PagedCowAllocator(SharedTables):
         if rows <= first or not self.enable_prefix_caching:
             return
         holding.registered = rows
-        ranges = key_ranges(cast(SharedDemand, holding.demand), first, rows, self.layout.page_tokens)
-        keys = chain.from_iterable(ranges)
+        spans = content_spans(cast(SharedDemand, holding.demand), first, rows, self.layout.page_tokens)
         if self._row_pages == 1 and not self._windowed and not self._names_one_by_one:
-            self.pages.name(holding.pages[first:rows], keys)
+            pages = holding.pages
+            below = pages[first - 1] if first else None
+            self.pages.name(pages[first:rows], spans, below=below, priority=priority_of(holding))
             return
-        for row, key in enumerate(keys, start=first):
-            self._name_row(holding, row, key * self._row_pages)
+        for name, start, stop in spans:
+            for row in range(start, stop):
+                self._name_row(holding, row, name * self._row_pages)
 
     def release(self, holding: Holding) -> None:
         assert isinstance(holding, CowHolding)
@@ -183,8 +193,8 @@ class PagedCowAllocator(SharedTables):
             return asked[3]
         limit = known_tokens if self.rules.share_whole_prompt else known_tokens - 1
         rows = limit // self.layout.page_tokens
-        keys = key_ranges(cast(SharedDemand, demand), 0, rows, self.layout.page_tokens)
-        hits = find_hits(self.pages, self.layout, keys)
+        spans = content_spans(cast(SharedDemand, demand), 0, rows, self.layout.page_tokens)
+        hits = find_hits(self.pages, self.layout, spans)
         self._hits_asked = demand, known_tokens, self.pages.version, hits
         return hits
 
@@ -227,32 +237,39 @@ class PagedCowAllocator(SharedTables):
     def _register_computed(self, holding: CowHolding) -> None:
         self.register(holding, min(cast(SharedDemand, holding.demand).computed_tokens, holding.held_tokens))
 
-    def _name_row(self, holding: CowHolding, row: int, key: int) -> None:
-        """Give the pages of one row their keys, ``key`` and following, one for each group and copy."""
+    def _name_row(self, holding: CowHolding, row: int, name: int) -> None:
+        """Give the pages of one row their names, ``name`` and following, one for each group and copy."""
         for index, group in enumerate(self.layout.groups):
             table = holding.tables[index]
             entry = (row - holding.dropped[index]) * group.copies
             for copy in range(group.copies if entry >= 0 else 0):
                 # a sibling that shares the page may have named it
                 if not self.pages.has_content(table[entry + copy]):
-                    self._name(holding, index, entry + copy, key + copy)
-            key += group.copies
+                    self._name(holding, index, entry + copy, (name + copy, row))
+            name += group.copies
 
-    def _name(self, holding: CowHolding, index: int, entry: int, key: int) -> None:
+    def _name(self, holding: CowHolding, index: int, entry: int, content: tuple[int, int]) -> None:
         """Record what a page holds; if equal pages are merged, one that holds the same already takes its place."""
-        page, prompt_tokens = holding.tables[index][entry], holding.demand.prompt_tokens
+        table, demand = holding.tables[index], holding.demand
+        page, (name, row) = table[entry], content
         # a page with other readers stays: taking up a cached twin would then cost a page that nobody has asked for
         alone = self.pages.references[page] == 1
-        twin = self.pages.find(key) if self.rules.deduplicate and alone else None
+        twin = self.pages.find(name, row) if self.rules.deduplicate and alone else None
         if twin is None:
-            self.pages.name([page], [key])
+            below = entry - self.layout.groups[index].copies
+            self.pages.name(
+                [page],
+                [(name, row, row + 1)],
+                below=table[below] if below >= 0 else None,
+                priority=priority_of(holding),
+            )
             # generated pages are found by nobody but their own sequence, when it resumes
-            if self.rules.computed_next_step and holding.registered * self.layout.page_tokens <= prompt_tokens:
+            if self.rules.computed_next_step and holding.registered * self.layout.page_tokens <= demand.prompt_tokens:
                 self._uncomputed.add(page)
         else:
-            self._share(index, [twin])
+            self._share(index, [twin], priority=priority_of(holding))
             self._unshare(holding, index, [page])
-            holding.tables[index][entry] = twin
+            table[entry] = twin
             self.totals.unshared_pages -= self.unit
 
     def _host_copy(self, holding: PagedHolding, place: dict[int, int]) -> HostCopy:

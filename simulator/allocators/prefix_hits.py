@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
+from simulator.allocators.content_index import Span
 from simulator.allocators.paged import PageGroup, PageLayout
 from simulator.allocators.prefix_cache import SharedPages
 from simulator.units import ceil_div
@@ -32,12 +33,13 @@ def no_hits(groups: int) -> Hits:
     return Hits(0, tuple([] for _ in range(groups)), (0,) * groups)
 
 
-def find_hits(pages: SharedPages, layout: PageLayout, keys: Iterable[range]) -> Hits:
-    """The longest hit among the rows named by ``keys``. O(rows hit) with full attention, O(rows) with windows."""
+def find_hits(pages: SharedPages, layout: PageLayout, spans: Iterable[Span]) -> Hits:
+    """The longest hit among the rows of ``spans``. O(rows hit) with full attention, O(rows) with windows."""
     if len(layout.groups) == 1 and layout.row_pages == 1 and layout.groups[0].window_tokens is None:
-        found = pages.leading(keys)
+        found = pages.leading(spans)
         return Hits(len(found), (found,), (0,))
-    columns = _columns(pages, layout, list(chain.from_iterable(keys)))
+    rows_named = [(name, position) for name, first, last in spans for position in range(first, last)]
+    columns = _columns(pages, layout, rows_named)
     rows = min(len(column) for column in columns)
     for group, column in zip(layout.groups, columns, strict=True):
         if group.window_tokens is None:
@@ -55,15 +57,17 @@ def find_hits(pages: SharedPages, layout: PageLayout, keys: Iterable[range]) -> 
     return Hits(rows, tables, dropped)
 
 
-def _columns(pages: SharedPages, layout: PageLayout, keys: list[int]) -> list[list[list[int] | None]]:
-    """For each group and row the pages found, or ``None`` when one of them is missing."""
+def _columns(pages: SharedPages, layout: PageLayout, rows: list[tuple[int, int]]) -> list[list[list[int] | None]]:
+    """For each group and row (a name and a position) the pages found, or ``None`` when one of them is missing."""
     columns: list[list[list[int] | None]] = []
     slot = 0
     for group in layout.groups:
         slots = range(slot, slot + group.copies)
         column: list[list[int] | None] = []
-        for key in keys:
-            found = [page for slot in slots if (page := pages.find(key * layout.row_pages + slot)) is not None]
+        for name, position in rows:
+            found = [
+                page for slot in slots if (page := pages.find(name * layout.row_pages + slot, position)) is not None
+            ]
             column.append(found if len(found) == group.copies else None)
         columns.append(column)
         slot += group.copies

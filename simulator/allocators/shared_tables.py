@@ -13,7 +13,8 @@ from simulator.allocators.base import Occupancy, Shortfall
 from simulator.allocators.host_pool import HostCopy, HostPool
 from simulator.allocators.paged import TABLE_ENTRY_BYTES, PagedAllocator, PagedHolding, PageLayout
 from simulator.allocators.prefix_cache import SharedPages
-from simulator.allocators.sharing import CowHolding, SharedTail, SharingRules
+from simulator.allocators.sharing import CowHolding, SharedTail, SharingRules, priority_of
+from simulator.config import EvictionPolicy
 from simulator.units import align_up, ceil_div
 
 
@@ -25,7 +26,14 @@ class SharedTables(PagedAllocator):
     """
 
     def __init__(
-        self, layout: PageLayout, *, max_pages: int, rules: SharingRules, chunk_tokens: int, host: HostPool | None
+        self,
+        layout: PageLayout,
+        *,
+        max_pages: int,
+        rules: SharingRules,
+        chunk_tokens: int,
+        host: HostPool | None,
+        eviction_policy: EvictionPolicy = "lru",
     ) -> None:
         self.unit = gcd(*(group.copies for group in layout.groups))
         null_pages = int(rules.null_page)
@@ -41,7 +49,7 @@ class SharedTables(PagedAllocator):
         )
         self.max_pages = max_pages
         self.capacity_bytes = max_pages * layout.page_bytes
-        self.pages = SharedPages(units, rules.free_order, first_page=null_pages)
+        self.pages = SharedPages(units, rules.free_order, first_page=null_pages, eviction_policy=eviction_policy)
         self.pool = self.pages
         # for each group: pages owned, and references beyond the first one to them
         self._owned = [0] * len(layout.groups)
@@ -101,9 +109,9 @@ class SharedTables(PagedAllocator):
             self.work.search_cycles += (self.unit - 1) * self.pages.search_cycles(taken)
         return taken
 
-    def _share(self, index: int, pages: Sequence[int]) -> None:
-        """One more reference to ``pages`` of group ``index``, all of them full."""
-        revived = self.pages.share(pages)
+    def _share(self, index: int, pages: Sequence[int], *, priority: int = 0) -> None:
+        """One more reference to ``pages`` of group ``index``, all of them full, for a request of ``priority``."""
+        revived = self.pages.share(pages, priority=priority)
         self.allocated_bytes += revived * self.layout.page_bytes
         self._count(index, owned=revived, further=len(pages) - revived)
         self.work.table_bytes += len(pages) * self.unit * TABLE_ENTRY_BYTES
@@ -146,7 +154,7 @@ class SharedTables(PagedAllocator):
     ) -> None:
         """Start an empty holding with ``rows`` rows of existing pages, ``dropped`` of them given back already."""
         for index, (group, pages) in enumerate(zip(self.layout.groups, tables, strict=True)):
-            self._share(index, pages)
+            self._share(index, pages, priority=priority_of(holding))
             holding.tables[index] = list(pages)
             holding.dropped[index] = dropped[index]
             self.discount_bytes += self._row_bytes(group, dropped[index])
@@ -240,7 +248,7 @@ class SharedTables(PagedAllocator):
             for index, group in enumerate(self.layout.groups):
                 table = [pages[page] for page in copy.tables[index]]
                 shared = [page for page in table if page in placed]
-                self._share(index, shared)
+                self._share(index, shared, priority=priority_of(holding))
                 self._count(index, owned=len(table) - len(shared))
                 self.discount_bytes += self._row_bytes(group, copy.dropped[index])
                 holding.tables[index], holding.dropped[index] = table, copy.dropped[index]

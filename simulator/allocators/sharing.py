@@ -1,8 +1,10 @@
 """The rules engines follow when they share pages, and the values that sharing adds to a sequence."""
 
 from dataclasses import dataclass
+from typing import cast
 
 from simulator.allocators.base import Demand
+from simulator.allocators.page_keys import SharedDemand
 from simulator.allocators.paged import PagedHolding
 from simulator.config import FreeOrder, ProfileName
 
@@ -53,6 +55,11 @@ class CowHolding(PagedHolding):
         self.registered = 0
         self.early_tokens = 0
         self.shared_tail: SharedTail | None = None
+
+
+def priority_of(holding: PagedHolding) -> int:
+    """The priority of the request that ``holding`` belongs to."""
+    return cast(SharedDemand, holding.demand).priority
 
 
 class SharedTail:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from simulator.config import AllocatorConfig, EngineConfig
+from simulator.allocators.sharing import RULES
+from simulator.config import AllocatorConfig, EngineConfig, PagedCowConfig
 from simulator.device import Device
 from simulator.errors import nearest_name, shown
 from simulator.loading.explain import Complaint
@@ -120,8 +121,18 @@ def _pools(engine: EngineConfig, allocators: Sequence[AllocatorConfig]) -> Itera
         if allocator.max_pages == "unlimited" and engine.scheduler != "replay":
             message = f"'unlimited' is allowed only with engine.scheduler: replay (found {engine.scheduler})"
             yield Complaint(("allocators", index, "max_pages"), message)
+        if isinstance(allocator, PagedCowConfig) and allocator.eviction_policy != "lru":
+            yield from _eviction(engine, allocator, index)
         if allocator.max_pages is not None and allocator.safety_factor is not None:
             yield Complaint(("allocators", index, "safety_factor"), "sets the same thing as max_pages: keep one")
+
+
+def _eviction(engine: EngineConfig, allocator: PagedCowConfig, index: int) -> Iterator[Complaint]:
+    """Where free and cached pages wait in one queue, the queue is the policy."""
+    if (allocator.free_order or RULES[engine.profile].free_order) == "fifo":
+        where = "free_order" if allocator.free_order else f"profile {engine.profile}"
+        rule = f"{where} keeps free and cached pages in one queue (fifo), which is lru: use lru or free_order: lifo"
+        yield Complaint(("allocators", index, "eviction_policy"), f"found {allocator.eviction_policy}; {rule}")
 
 
 def _labels(allocators: Sequence[AllocatorConfig]) -> Iterator[Complaint]:

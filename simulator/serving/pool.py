@@ -95,6 +95,7 @@ def _paged(config: PagedKinds, parts: PoolParts, layout: PageLayout, max_pages: 
             max_pages=max_pages,
             rules=replace(rules, **{name: value for name, value in changes.items() if value is not None}),
             enable_prefix_caching=config.enable_prefix_caching,
+            eviction_policy=config.eviction_policy,
             chunk_tokens=chunk_tokens,
             host=host,
         )

@@ -65,6 +65,7 @@ class Sequence:
     before the next output can be sampled: the prompt, plus earlier outputs after a recompute.
     ``generated_tokens``: outputs so far, as of joining the decode batch at ``join_step``. ``seat`` is its place among
     the samples of its request; ``sample`` names what it generates: a beam that goes on from another gets a new one.
+    Of two sequences the one with the smaller ``priority`` is more urgent (vLLM's convention).
     """
 
     __slots__ = (
@@ -84,6 +85,7 @@ class Sequence:
         "output_tokens",
         "pages",
         "prefix",
+        "priority",
         "prompt_tokens",
         "request_id",
         "requeued",
@@ -104,8 +106,10 @@ class Sequence:
         sample: int = 0,
         prefix: Prefix | None = None,
         group: Group | None = None,
+        priority: int = 0,
     ) -> None:
         self.request_id = request_id
+        self.priority = priority
         self.sample = sample
         self.seat = sample
         self.prompt_tokens = prompt_tokens
