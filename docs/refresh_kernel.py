@@ -13,6 +13,7 @@ from simulator.kernels.kernel_agreement import agreement
 from simulator.loading.static import budget_scenario
 from simulator.planning.kernel_answer import kernel_answer
 from simulator.rng import stream
+from simulator.showing.kernel_command import kernel_summary
 from simulator.showing.plots.agreement import agreement_errors
 from simulator.showing.plots.kernel import kernel_costs
 from simulator.showing.plots.style import styled, svg_bytes
@@ -35,14 +36,14 @@ def main() -> None:
     answer = kernel_answer(budget_scenario(None, (), model="llama-3.1-8b", device="910B2"), has_workload=False)
     with styled():
         (PICTURES / "agreement.svg").write_bytes(svg_bytes(agreement_errors(equal, mixed)))
-        (PICTURES / "page_size.svg").write_bytes(svg_bytes(kernel_costs(answer)))
+        (PICTURES / "page_size.svg").write_bytes(svg_bytes(kernel_costs(kernel_summary(answer), str)))
     page = DOCS / "kernel.md"
     page.write_text(BLOCK.sub(lambda found: found[1] + output(found[2]), page.read_text()))
 
 
 def output(words: str) -> str:
     """What the command line prints, without blanks at the ends of lines."""
-    command = [sys.executable, "-m", "cli", *words.split()]
+    command = [sys.executable, "-m", "cli", *words.split(), *["--no-report"] * words.startswith("kernel")]
     printed = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, check=True).stdout
     return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
 

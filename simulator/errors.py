@@ -8,7 +8,8 @@ import difflib
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 
-_SHOWN_NAMES = 24
+#: a longer list of names is cut to those most like what was written
+_SHOWN_NAMES, _LIKELY_NAMES = 12, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,16 @@ class Problem:
         if self.nearest is not None:
             text += f"; did you mean {self.nearest!r}?"
         if self.allowed:
-            text += f"{' ' if self.nearest is not None else '; '}allowed: {_listed(self.allowed)}"
+            text += f"{' ' if self.nearest is not None else '; '}allowed: {self._listed()}"
         return text
+
+    def _listed(self) -> str:
+        """The allowed names; of many, those most like the nearest one or the key, and how many there are."""
+        if len(self.allowed) <= _SHOWN_NAMES:
+            return ", ".join(self.allowed)
+        wanted = self.nearest or self.key.rpartition(".")[2]
+        likely = sorted(self.allowed, key=lambda name: -difflib.SequenceMatcher(None, name, wanted).ratio())
+        return ", ".join(likely[:_LIKELY_NAMES]) + f", ... ({len(self.allowed)} in all)"
 
 
 class InputError(ValueError):
@@ -81,9 +90,3 @@ def printable(key: str) -> str:
 
 def _count(values: Sized, noun: str) -> str:
     return f"{len(values)} {noun}" + ("s" if len(values) != 1 else "")
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    if len(names) <= _SHOWN_NAMES:
-        return ", ".join(names)
-    return ", ".join(names[:_SHOWN_NAMES]) + f", ... ({len(names)} in all)"

@@ -12,7 +12,7 @@ from simulator.planning.size import SizeAnswer, size
 from simulator.planning.sizing import Effort
 from simulator.planning.target import Goal, Target, parse_goal
 from simulator.planning.tasks import processes, watched
-from simulator.scenario import Scenario, load_scenario
+from simulator.scenario import Scenario, ScenarioText, load_scenario
 from simulator.version import version
 
 if TYPE_CHECKING:
@@ -29,14 +29,16 @@ def with_seed(settings: Sequence[str | Override], seed: int | None) -> list[str 
     return [*settings] if seed is None else [*settings, Override("seed", seed, f"--seed {seed}")]
 
 
-def varied(name: str, settings: Sequence[str | Override], axis: Axis | None) -> list[Scenario]:
+def varied(name: str | ScenarioText, settings: Sequence[str | Override], axis: Axis | None) -> list[Scenario]:
     """The scenario once for each value of ``axis``. Raises ``InputError`` naming a value that cannot be."""
     if axis is None:
         return [load_scenario(name, settings)]
     return [load_scenario(name, [*settings, axis.override(value)]) for value in axis.values]
 
 
-def varied_twice(name: str, settings: Sequence[str | Override], first: Axis, second: Axis) -> list[list[Scenario]]:
+def varied_twice(
+    name: str | ScenarioText, settings: Sequence[str | Override], first: Axis, second: Axis
+) -> list[list[Scenario]]:
     """A row for each value of ``first``: the scenario once for each value of ``second``. Raises ``InputError``."""
     if first.key == second.key:
         raise InputError([Problem(option=second.option, message="is solved for already: give another key")])
@@ -76,6 +78,7 @@ def comparison_document(
         "seed": scenario.seed,
         "replications": len(found[0].standings[0].oom_rates),
         "confidence": confidence,
+        "interrupted": found[0].interrupted,
     }
     if axis is None:
         return document | found[0].to_dict()
@@ -203,7 +206,7 @@ def _effort(scenario: Scenario, most_replications: int) -> Effort:
 
 
 def sweep_points(
-    name: str,
+    name: str | ScenarioText,
     settings: Sequence[str | Override],
     axes: Sequence[Axis],
     *,

@@ -6,6 +6,7 @@ Every complaint about a file is collected and raised at once, sorted by line, as
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,8 @@ from simulator.fields import Config
 from simulator.loading import checks, explain
 from simulator.loading.catalogue import find_scenario, scenario_dir, scenario_names
 from simulator.loading.overrides import Origins, Override, apply_overrides
-from simulator.loading.yaml_source import KeyPath, YamlSource, parse_dotted, parse_yaml, read_yaml
+from simulator.loading.text_source import decoded, read_bytes
+from simulator.loading.yaml_source import MAX_BYTES, KeyPath, YamlSource, parse_dotted, parse_yaml, read_yaml
 from simulator.memory import MemoryBudget, memory_budget
 from simulator.model import Model, ModelConfig, load_model
 from simulator.workload import Requests, WorkloadConfig, generate
@@ -27,7 +29,25 @@ from simulator.workload import Requests, WorkloadConfig, generate
 _DEFAULT_ALLOCATORS = (ContiguousConfig(kind="contiguous"), PagedConfig(kind="paged"))
 
 
-__all__ = ["Scenario", "find_scenario", "load_scenario", "parse_scenario", "scenario_dir", "scenario_names"]
+__all__ = [
+    "Scenario",
+    "ScenarioText",
+    "find_scenario",
+    "load_scenario",
+    "parse_scenario",
+    "scenario_dir",
+    "scenario_names",
+    "scenario_text",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioText:
+    """A scenario as it was written, to be loaded any number of times; messages call it ``file``."""
+
+    text: str
+    base_dir: Path
+    file: str
 
 
 class Scenario(Config):
@@ -133,12 +153,21 @@ class Scenario(Config):
         return plain
 
 
-def load_scenario(path_or_name: str | Path, overrides: Sequence[str | Override] = ()) -> Scenario:
-    """The scenario of a YAML file, or of a shipped name such as ``llama70b_128k``.
+def scenario_text(path_or_name: str | Path) -> ScenarioText:
+    """What the file says that ``load_scenario`` would read. Raises ``InputError``."""
+    path = find_scenario(path_or_name)
+    text = decoded(read_bytes(path, str(path), limit_bytes=MAX_BYTES), str(path))
+    return ScenarioText(text, path.parent, str(path))
+
+
+def load_scenario(scenario: str | Path | ScenarioText, overrides: Sequence[str | Override] = ()) -> Scenario:
+    """The scenario of a YAML file, of a shipped name such as ``llama70b_128k``, or of a text read before.
 
     ``overrides`` are ``dotted.key=value`` texts. Raises ``InputError`` with everything that is wrong.
     """
-    path = find_scenario(path_or_name)
+    if isinstance(scenario, ScenarioText):
+        return parse_scenario(scenario.text, scenario.base_dir, overrides, file=scenario.file)
+    path = find_scenario(scenario)
     return _build(read_yaml(path), path.parent, path.stem, overrides)
 
 

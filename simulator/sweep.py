@@ -18,7 +18,7 @@ from simulator.planning.sweep_journal import Journal
 from simulator.planning.sweep_table import write_parquet
 from simulator.planning.tasks import Runner
 from simulator.planning.trial import Trial, run_trial
-from simulator.scenario import Scenario, load_scenario
+from simulator.scenario import Scenario, ScenarioText, load_scenario
 from simulator.version import version
 
 PARQUET = "sweep.parquet"
@@ -49,7 +49,7 @@ class Swept:
 
 
 def grid_points(
-    name: str,
+    name: str | ScenarioText,
     settings: Sequence[str | Override],
     axes: Sequence[Axis],
     *,

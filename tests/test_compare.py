@@ -113,7 +113,7 @@ def test_what_is_no_axis_is_refused(text: str) -> None:
 
 def run(*words: str) -> int:
     with pytest.raises(SystemExit) as left:
-        cli.main(["compare", *words])
+        cli.main(["compare", "--no-report", *words])
     return int(left.value.code or 0)
 
 

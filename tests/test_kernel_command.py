@@ -32,7 +32,7 @@ def simulate(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: py
 
 
 def kernel(simulate: Run, *words: str) -> list[dict[str, object]]:
-    code, out, _ = simulate("kernel", *words, "--format", "json")
+    code, out, _ = simulate("kernel", *words, "--format", "json", "--no-report")
     assert code == 0
     rows = json.loads(out)
     assert isinstance(rows, list)
@@ -69,7 +69,7 @@ def test_seven_stages_come_with_the_rows_when_asked_for(simulate: Run) -> None:
     assert [stage["name"] for stage in stages] == [
         *("host_prep", "allocation", "packing", "attention", "kv_write", "logits_sampling", "bookkeeping")
     ]
-    code, out, _ = simulate("kernel", *MODEL, "--page-size", "128", "--stages")
+    code, out, _ = simulate("kernel", *MODEL, "--page-size", "128", "--stages", "--no-report")
     assert code == 0
     assert "logits sampling" in out
 
@@ -101,9 +101,9 @@ def test_a_scenario_brings_its_own_lengths(simulate: Run) -> None:
 def test_pictures_and_numbers_are_written_where_asked(simulate: Run, tmp_path: Path) -> None:
     code, _, _ = simulate("kernel", *MODEL, "--page-size", "16,128", "--out", "found")
     assert code == 0
-    assert (tmp_path / "found/kernel.svg").read_bytes().startswith(b"<?xml")
-    assert (tmp_path / "found/kernel.png").read_bytes().startswith(b"\x89PNG")
-    assert len(json.loads((tmp_path / "found/kernel.json").read_text())) == 2
+    assert (tmp_path / "found/kernel_costs.svg").read_bytes().startswith(b"<?xml")
+    assert (tmp_path / "found/kernel_costs.png").read_bytes().startswith(b"\x89PNG")
+    assert len(json.loads((tmp_path / "found/summary.json").read_text())["pages"]) == 2
 
 
 @pytest.mark.parametrize("sizes", ["0", "x", "16,,32", "-4", "9999999999"])
@@ -116,13 +116,15 @@ def test_a_wrong_page_size_is_refused(simulate: Run, sizes: str) -> None:
 def test_pages_that_are_not_aligned_are_warned_of(simulate: Run) -> None:
     # One KV head of 64 on each of two devices at half a byte: 64 bytes of K and V a token.
     small = ("--model", "qwen2.5-0.5b", "--device", "910B2", "--count", "2", "--set", "engine.kv_cache_dtype=int4")
-    code, _, err = simulate("kernel", *small, "--page-size", "1,2")
+    code, _, err = simulate("kernel", *small, "--page-size", "1,2", "--no-report")
     assert code == 0
     assert err.startswith("warning: pages of 1 (64 bytes) are no multiple of 128 bytes")
 
 
 def test_a_model_that_leaves_no_room_still_has_a_kernel_cost(simulate: Run) -> None:
-    code, out, _ = simulate("kernel", "--model", "llama-2-70b", "--device", "910B4", "--page-size", "128")
+    code, out, _ = simulate(
+        "kernel", "--model", "llama-2-70b", "--device", "910B4", "--page-size", "128", "--no-report"
+    )
     assert code == 0
     assert "leaves no room" in out
 

@@ -16,8 +16,10 @@ from simulator.allocators.contiguous import ContiguousAllocator
 from simulator.allocators.paged import PagedAllocator, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.config import ContiguousConfig
-from simulator.report import draw
 from simulator.serving.pool_map import CACHED, FREE, SHARED, PoolMap, grid, owners
+from simulator.showing import page as pages
+from simulator.showing.page import Drawing
+from simulator.showing.pages.run import run_pictures
 from simulator.showing.plots import PICTURES, style
 from simulator.showing.plots.latency import quantiles
 from simulator.showing.plots.memory_time import layers
@@ -103,6 +105,10 @@ def report(*runs: RunData) -> ReportData:
     }
     basis = Basis("folder", {}, 0, "0", memory, {}, {}, "")
     return ReportData("title", "", (basis,), runs)
+
+
+def draw(data: ReportData) -> dict[str, Drawing]:
+    return pages.draw(run_pictures(data))
 
 
 def png_size(png: bytes) -> tuple[int, int]:

@@ -15,8 +15,8 @@ import pytest
 from scenario_text import VALID
 
 import cli
-from simulator.report import two_columns
 from simulator.showing import output
+from simulator.showing.page import two_columns
 from simulator.showing.plots import PICTURES
 from simulator.showing.report_rows import ROWS
 from simulator.showing.words import translator
@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw two pictures only, where a test is about other things: drawing is what takes the time."""
     kept = {name: PICTURES[name] for name in ("outcomes", "hbm_budget")}
-    monkeypatch.setattr("simulator.report.PICTURES", kept)
+    monkeypatch.setattr("simulator.showing.pages.run.PICTURES", kept)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenario_text import VALID, changed, line_of
 
-from simulator.errors import InputError, nearest_name
+from simulator.config import EngineConfig
+from simulator.errors import InputError, Problem, nearest_name
 from simulator.loading.catalogue import starter_text
 from simulator.loading.schema import scenario_schema
 from simulator.loading.yaml_source import MAX_DEPTH, parse_value, parse_yaml, resolve_scalar
@@ -232,6 +233,18 @@ def test_parts_that_contradict_each_other_are_refused(old: str, new: str, key: s
     assert len(found) == 1
     assert found[0].startswith(tuple(f"s.yaml:{line}: {key}: " for line in lines))
     assert says in found[0]
+
+
+def test_of_many_allowed_names_the_likely_ones_are_listed_and_the_rest_counted() -> None:
+    names = tuple(EngineConfig.model_fields)
+    problem = Problem(message="unknown key", key="engine.max_num_seq", nearest="max_num_seqs", allowed=names)
+    listed = str(problem).split("allowed: ")[1].split(", ")
+    assert listed[0] == "max_num_seqs"
+    assert "max_num_batched_tokens" in listed
+    assert listed[-1] == f"... ({len(names)} in all)"
+    assert len(listed) <= 8
+    # A short list is shown whole, in its own order.
+    assert str(Problem(message="x", allowed=("b", "a"))) == "x; allowed: b, a"
 
 
 def test_unlimited_pages_are_allowed_in_replay() -> None:

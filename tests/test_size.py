@@ -330,7 +330,10 @@ def test_what_cannot_be_held_is_said_with_a_way_out(tmp_path: Path, capsys: pyte
     path.write_text(TIGHT % "45.4GiB")
     with pytest.raises(SystemExit) as left:
         cli.main(
-            ["size", str(path), "--target-oom", "0.05", "--format", "json", "--max-replications", "8", "--jobs", "1"]
+            [
+                *("size", str(path), "--target-oom", "0.05", "--format", "json", "--max-replications", "8"),
+                *("--jobs", "1", "--no-report"),
+            ]
         )
     document = json.loads(capsys.readouterr().out)
     assert left.value.code == 3
@@ -345,7 +348,7 @@ def test_what_cannot_be_held_is_said_with_a_way_out(tmp_path: Path, capsys: pyte
 def test_the_command_says_the_answer_and_its_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "roomy.yaml"
     path.write_text(TIGHT % "1GiB")
-    words = ["size", str(path), "--target-oom", "0.05", "--max-replications", "8", "--jobs", "1"]
+    words = ["size", str(path), "--target-oom", "0.05", "--max-replications", "8", "--jobs", "1", "--no-report"]
     with pytest.raises(SystemExit) as left:
         cli.main([*words, "--set", "engine.on_oom=wait"])
     assert not left.value.code

@@ -80,7 +80,7 @@ def test_the_command_answers_the_reverse_question(tmp_path: Path, capsys: pytest
     path = tmp_path / "erlang.yaml"
     path.write_text(TEXT)
     words = ["size", str(path), "--target-oom", "0.1", "--solve", "workload.arrivals.rate=2:14:4"]
-    options = ["--max-replications", "4", "--jobs", "1", "--quiet"]
+    options = ["--max-replications", "4", "--jobs", "1", "--quiet", "--no-report"]
     with pytest.raises(SystemExit) as left:
         cli.main([*words, *options, "--format", "json"])
     assert not left.value.code
@@ -94,7 +94,7 @@ def test_a_range_without_an_answer_exits_with_no(tmp_path: Path, capsys: pytest.
     path.write_text(TEXT)
     words = ["size", str(path), "--target-oom", "0.01", "--solve", "workload.arrivals.rate=20,30"]
     with pytest.raises(SystemExit) as left:
-        cli.main([*words, "--max-replications", "2", "--jobs", "1", "--quiet"])
+        cli.main([*words, "--max-replications", "2", "--jobs", "1", "--quiet", "--no-report"])
     assert left.value.code == 3
     assert "No value of workload.arrivals.rate" in capsys.readouterr().out
 
@@ -112,8 +112,10 @@ def test_two_margins_trade_as_erlang_says(tmp_path: Path, capsys: pytest.Capture
     document = json.loads(capsys.readouterr().out)
     assert [one["workload.arrivals.rate"] for one in document["frontier"]] == [None, 2, 6]
     assert "1 of 3 rows without an answer" in document["verdict"]
-    assert {one.name for one in (tmp_path / "out").iterdir()} == {"size.json", "size.svg", "size.png"}
-    assert json.loads((tmp_path / "out" / "size.json").read_text()) == document
+    assert {"report.html", "trade.svg", "trade.png", "frontier.parquet"} <= {
+        one.name for one in (tmp_path / "out").iterdir()
+    }
+    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == document
 
 
 @pytest.mark.parametrize(

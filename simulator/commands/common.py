@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from simulator.memory import MemoryBudget
     from simulator.scenario import Scenario
+    from simulator.showing.asking import Question
 
 NO = 3
 INTERRUPTED = 130
@@ -68,6 +69,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no w
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed in place of the scenario's.")]
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; default: one for each usable core.")]
 Confidence = Annotated[float, typer.Option(min=0.5, max=0.999999, help="Of the intervals, on both sides together.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the results.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Write no files.")]
 ReportLanguage = Annotated[Language | None, typer.Option("--lang", help="Language of the report's words.")]
 
 
@@ -77,7 +80,7 @@ def _folder_of(path: Path) -> Path:
 
 
 ResultsFolder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A folder that `simulate run` wrote.", callback=_folder_of)
+    Path, typer.Argument(metavar="FOLDER", help="A results folder, or its manifest.", callback=_folder_of)
 ]
 
 
@@ -113,25 +116,60 @@ def results_folder(name: str, out: Path | None, *, wanted: bool) -> Path | None:
     return (out or output.default_folder(name)) if wanted else None
 
 
-def run_command(
-    scenario: str,
-    settings: Sequence[str] | None,
-    seed: int | None,
-    allocators: Sequence[str] | None,
-    replications: int,
-    verify: bool,
-    perfetto: bool,
-) -> str:
-    """What to type for the same results, whatever folder and format they were asked in."""
+def typed(command: str, scenario: str | None, options: Mapping[str, Any]) -> str:
+    """What to type for the same results, whatever folder and format they were asked in.
+
+    Options that are ``None``, false or empty are left out; ``True`` is a flag, a list an option given several times.
+    """
     import shlex
 
-    words = ["simulate", "run", scenario]
-    words += [word for setting in settings or () for word in ("--set", setting)]
-    words += [] if seed is None else ["--seed", str(seed)]
-    words += [word for allocator in allocators or () for word in ("--allocator", allocator)]
-    words += [] if replications == 1 else ["--replications", str(replications)]
-    words += ["--verify"] * verify + ["--perfetto"] * perfetto
+    words = ["simulate", command, *([] if scenario is None else [scenario])]
+    for name, value in options.items():
+        if value is None or value is False or value == ():
+            continue
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            words += [f"--{name}"] if one is True else [f"--{name}", str(one)]
     return shlex.join(words)
+
+
+def reply(
+    question: "Question",
+    folder: Path | None,
+    *,
+    command: str,
+    language: Language | None,
+    jobs: int | None = None,
+    output_format: Format,
+    quiet: bool,
+) -> None:
+    """Answer a question of the planner on stdout, and write its folder (``None``: nothing).
+
+    Exits with the answer *no*, or with what Ctrl-C left.
+    """
+    from simulator.planning.tasks import usable_processes
+    from simulator.showing import output
+    from simulator.showing.answer_folder import write_answer
+    from simulator.showing.progress import reporting
+
+    question.check()
+    if folder is not None and question.kind != "sweep":  # a sweep opens its journal there, or says why it cannot
+        output.prepare(folder)
+    with reporting(enabled=not quiet) as progress:
+        answered = question.answered(folder=folder, jobs=usable_processes(jobs), progress=progress)
+    for warning in () if quiet else answered.warnings:
+        say(f"warning: {warning}")
+    if output_format is Format.json:
+        print_json(answered.document)
+    else:
+        answered.show()
+    if folder is not None:
+        page = write_answer(answered, question, folder, command=command, language=(language or Language.en).value)
+        if not quiet:
+            say(f"report: {page}")
+    if answered.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if not answered.holds:
+        raise typer.Exit(NO)
 
 
 def refuse(budget: "MemoryBudget") -> NoReturn:

@@ -1,23 +1,27 @@
 """Commands about a device and a model: what fits, what attention costs, figures fitted to measurements."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from simulator.commands.common import (
     Format,
+    NoReport,
+    Out,
     OutputFormat,
+    Quiet,
+    ReportLanguage,
     ScenarioName,
     Settings,
     complete_scenario,
     print_json,
     refuse,
+    reply,
+    results_folder,
     say,
+    typed,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def memory(
@@ -77,32 +81,52 @@ def kernel(
     stages: Annotated[bool, typer.Option("--stages", help="Also the seven stages of a decode step.")] = False,
     mechanisms: Annotated[bool, typer.Option("--mechanisms", help="Also what each mechanism is worth.")] = False,
     settings: Settings = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write JSON and pictures here.")] = None,
+    out: Out = None,
+    no_report: NoReport = False,
+    language: ReportLanguage = None,
     output_format: OutputFormat = Format.table,
+    quiet: Quiet = False,
 ) -> None:
-    """What page-level attention costs by page size: bytes, look-ups, cycles, what bounds it; the page size to take."""
-    from simulator.kernels.tiles import KernelOptions
-    from simulator.loading.static import budget_scenario
-    from simulator.planning.kernel_answer import kernel_answer, parse_page_sizes
-    from simulator.showing import kernel_view
+    """What page-level attention costs by page size: bytes, look-ups, cycles, what bounds it; the page size to take.
 
-    answer = kernel_answer(
-        budget_scenario(scenario, settings or (), model=model, device=device, count=count),
-        page_sizes=parse_page_sizes(page_size),
+    Writes a report folder, by default reports/<name>-kernel.
+    """
+    from simulator.showing.asking import Asked, options_of
+    from simulator.showing.kernel_command import KernelQuestion
+
+    question = KernelQuestion(
+        asked=Asked.read(scenario, settings),
+        model=model,
+        device=device,
+        count=count,
+        page_size=page_size,
         context=context,
         batch=batch,
-        options=KernelOptions(table=table, tile=tile, prefetch=prefetch, layout=layout, overflow=overflow),
-        has_workload=scenario is not None,
+        tile=tile,
+        table=table,
+        prefetch=prefetch,
+        layout=layout,
+        overflow=overflow,
+        stages=stages,
+        mechanisms=mechanisms,
     )
-    warning = kernel_view.unaligned(answer)
-    if warning:
-        say(warning)
-    if out is not None:
-        kernel_view.write_answer(answer, out)
-    if output_format is Format.json:
-        print_json(answer.to_list(with_stages=stages, with_mechanisms=mechanisms))
-    else:
-        kernel_view.print_answer(answer, with_stages=stages, with_mechanisms=mechanisms)
+    usual = {"tile": "per_head", "table": "dcache", "prefetch": "next", "layout": "token_major", "overflow": "split"}
+    told = {name: value for name, value in options_of(question).items() if value != usual.get(name)}
+    words = {"set": settings} | {name.replace("_", "-"): value for name, value in told.items()}
+    reply(
+        question,
+        results_folder(f"{_stem(scenario or model)}-kernel", out, wanted=not no_report),
+        command=typed("kernel", scenario, words),
+        language=language,
+        output_format=output_format,
+        quiet=quiet,
+    )
+
+
+def _stem(name: str | None) -> str:
+    """What a folder can be named after: the last part of a name or path, without its ending."""
+    last = Path(name or "").name
+    return Path(last).stem if last.endswith((".yaml", ".yml", ".json")) else last
 
 
 def calibrate(

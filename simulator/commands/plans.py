@@ -1,28 +1,30 @@
 """Commands that ask many runs: which allocator, how large, over a grid; and what to tell the engine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from simulator.commands.common import (
-    NO,
     Confidence,
     Format,
     Jobs,
+    NoReport,
+    Out,
     OutputFormat,
     Quiet,
+    ReportLanguage,
     ScenarioName,
     Seed,
     Settings,
     chosen_allocators,
     print_json,
     refuse,
+    reply,
+    results_folder,
     say,
+    typed,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def compare(
@@ -39,36 +41,42 @@ def compare(
     settings: Settings = None,
     seed: Seed = None,
     jobs: Jobs = None,
+    out: Out = None,
+    no_report: NoReport = False,
+    language: ReportLanguage = None,
     output_format: OutputFormat = Format.table,
     quiet: Quiet = False,
 ) -> None:
-    """Which allocator loses fewer requests: all meet the same requests in each of several replications."""
+    """Which allocator loses fewer requests: all meet the same requests in each of several replications.
+
+    Writes a report folder, by default reports/<name>-compare.
+    """
     from simulator import planner
     from simulator.planning.grid import parse_axis
-    from simulator.planning.tasks import usable_processes
-    from simulator.showing.progress import reporting
+    from simulator.showing.asking import Asked
+    from simulator.showing.compare_command import CompareQuestion
 
+    asked = Asked.read(scenario, settings, seed)
+    assert asked.scenario is not None
     axis = parse_axis(vary, "--vary") if vary else None
-    scenarios = planner.varied(scenario, planner.with_seed(settings or (), seed), axis)
-    chosen = chosen_allocators(scenarios[0], allocator or ())
-    with reporting(enabled=not quiet) as progress:
-        found = planner.comparisons(
-            scenarios,
-            replications=replications,
-            confidence=confidence,
-            allocators=chosen,
-            jobs=usable_processes(jobs),
-            progress=progress,
-        )
-    if output_format is Format.json:
-        print_json(planner.comparison_document(scenarios[0], found, axis, confidence=confidence))
-        return
-    from simulator.showing import compare_table
-
-    if axis is None:
-        compare_table.print_comparison(found[0])
-    else:
-        compare_table.print_series(axis.key, axis.values, found)
+    first = planner.varied(asked.scenario, asked.changes, axis)[0]
+    question = CompareQuestion(
+        asked=asked,
+        replications=replications,
+        confidence=confidence,
+        vary=vary,
+        allocators=chosen_allocators(first, allocator or ()),
+    )
+    options = {"set": settings, "seed": seed, "allocator": allocator, "replications": replications, "vary": vary}
+    reply(
+        question,
+        results_folder(f"{first.name}-compare", out, wanted=not no_report),
+        command=typed("compare", scenario, options | {"confidence": _changed(confidence, 0.95)}),
+        language=language,
+        jobs=jobs,
+        output_format=output_format,
+        quiet=quiet,
+    )
 
 
 def size(
@@ -108,46 +116,57 @@ def size(
     settings: Settings = None,
     seed: Seed = None,
     jobs: Jobs = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON and a picture.")] = None,
+    out: Out = None,
+    no_report: NoReport = False,
+    language: ReportLanguage = None,
     output_format: OutputFormat = Format.table,
     quiet: Quiet = False,
 ) -> None:
-    """The smallest pool that keeps a target with confidence, and the settings that follow from it."""
-    from simulator import planner
-    from simulator.files import make_folder
-    from simulator.planning.pool_interval import parse_interval
-    from simulator.planning.tasks import usable_processes
-    from simulator.scenario import load_scenario
-    from simulator.showing.progress import reporting
-    from simulator.showing.size_command import Question, answered
+    """The smallest pool that keeps a target with confidence, and the settings that follow from it.
 
-    changes = planner.with_seed(settings or (), seed)
-    loaded = load_scenario(scenario, changes)
-    question = Question(
-        name=scenario,
-        settings=changes,
-        scenario=loaded,
-        index=planner.sizable(loaded, chosen_allocators(loaded, [allocator] if allocator else ())),
-        goal=planner.chosen_goal(loaded, target_oom, target or ()),
+    Writes a report folder, by default reports/<name>-size.
+    """
+    from simulator import planner
+    from simulator.scenario import load_scenario
+    from simulator.showing.asking import Asked
+    from simulator.showing.size_command import SizeQuestion
+
+    asked = Asked.read(scenario, settings, seed)
+    assert asked.scenario is not None
+    loaded = load_scenario(asked.scenario, asked.changes)
+    index = planner.sizable(loaded, chosen_allocators(loaded, [allocator] if allocator else ()))
+    question = SizeQuestion(
+        asked=asked,
+        target_oom=target_oom,
+        targets=tuple(target or ()),
         confidence=confidence,
-        most_replications=max_replications,
-        jobs=usable_processes(jobs),
+        allocator=loaded.labels[index],
+        pool_interval=pool_interval,
+        solve=tuple(solve or ()),
+        max_replications=max_replications,
     )
-    interval = None if pool_interval is None else parse_interval(pool_interval)
     if loaded.budget.overdraft_bytes:
         refuse(loaded.budget)
-    if out is not None:
-        make_folder(out)
-    with reporting(enabled=not quiet) as progress:
-        answer = answered(question, solve or (), interval, progress)
-    if out is not None:
-        answer.write(out)
-    if output_format is Format.json:
-        print_json(answer.document)
-    else:
-        answer.show()
-    if not answer.holds:
-        raise typer.Exit(NO)
+    options = {
+        "set": settings,
+        "seed": seed,
+        "target-oom": target_oom,
+        "target": target,
+        "allocator": allocator,
+        "pool-interval": pool_interval,
+        "solve": solve,
+        "confidence": _changed(confidence, 0.95),
+        "max-replications": _changed(max_replications, 64),
+    }
+    reply(
+        question,
+        results_folder(f"{loaded.name}-size", out, wanted=not no_report),
+        command=typed("size", scenario, options),
+        language=language,
+        jobs=jobs,
+        output_format=output_format,
+        quiet=quiet,
+    )
 
 
 def sweep(
@@ -166,6 +185,11 @@ def sweep(
     dask: Annotated[
         str | None, typer.Option("--dask", metavar="ADDRESS", help="Run on a Dask cluster: tcp://host:port, or local.")
     ] = None,
+    plot: Annotated[
+        list[str] | None,
+        typer.Option("--plot", metavar="COLUMN", help="A column of the rows to draw; default: the usual. Repeatable."),
+    ] = None,
+    language: ReportLanguage = None,
     settings: Settings = None,
     seed: Seed = None,
     jobs: Jobs = None,
@@ -173,31 +197,37 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """One row of metrics for every combination of some keys' values, in a Parquet file; goes on where it stopped."""
-    from simulator import planner
-    from simulator.planning.grid import parse_axis
-    from simulator.planning.tasks import usable_processes
     from simulator.scenario import load_scenario
+    from simulator.showing.asking import Asked
     from simulator.showing.output import default_folder
-    from simulator.showing.progress import reporting
+    from simulator.showing.sweep_command import PLOTTED, SweepQuestion
 
-    changes = planner.with_seed(settings or (), seed)
-    axes = [parse_axis(one, "--grid") for one in grid]
-    loaded = load_scenario(scenario, changes)
-    folder = default_folder(f"{loaded.name}-sweep") if out is None else out
-    chosen = chosen_allocators(loaded, allocator or ())
-    with reporting(enabled=not quiet) as progress:
-        done = planner.swept(
-            planner.sweep_points(scenario, changes, axes, replications=replications, allocators=chosen),
-            folder,
-            jobs=usable_processes(jobs),
-            dask=dask,
-            progress=progress,
-        )
-    if output_format is Format.json:
-        print_json({"points": done.points, "resumed": done.resumed, "rows": done.rows, "parquet": str(done.parquet)})
-    else:
-        earlier = f", {done.resumed:,} of them from an earlier run" if done.resumed else ""
-        typer.echo(f"{done.points:,} points{earlier}, {done.rows:,} rows: {done.parquet}")
+    asked = Asked.read(scenario, settings, seed)
+    assert asked.scenario is not None
+    loaded = load_scenario(asked.scenario, asked.changes)
+    question = SweepQuestion(
+        asked=asked,
+        grid=tuple(grid),
+        replications=replications,
+        allocators=chosen_allocators(loaded, allocator or ()),
+        plots=tuple(plot) if plot else PLOTTED,
+        dask=dask,
+    )
+    options = {"set": settings, "seed": seed, "allocator": allocator, "grid": grid, "plot": plot}
+    reply(
+        question,
+        default_folder(f"{loaded.name}-sweep") if out is None else out,
+        command=typed("sweep", scenario, options | {"replications": _changed(replications, 1)}),
+        language=language,
+        jobs=jobs,
+        output_format=output_format,
+        quiet=quiet,
+    )
+
+
+def _changed(value: Any, usual: Any) -> Any:
+    """``value`` if it is not the usual one, which nobody has to type."""
+    return None if value == usual else value
 
 
 def export(

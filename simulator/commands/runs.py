@@ -22,8 +22,8 @@ from simulator.commands.common import (
     print_json,
     refuse,
     results_folder,
-    run_command,
     say,
+    typed,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +66,18 @@ def run(
         refuse(loaded.budget)
     folder = results_folder(loaded.name, out, wanted=not no_report)
     options = RunOptions(
-        command=run_command(scenario, settings, seed, allocator, replications, verify, perfetto),
+        command=typed(
+            "run",
+            scenario,
+            {
+                "set": settings,
+                "seed": seed,
+                "allocator": allocator,
+                "replications": None if replications == 1 else replications,
+                "verify": verify,
+                "perfetto": perfetto,
+            },
+        ),
         seed=loaded.seed if seed is None else seed,
         allocators=chosen,
         replications=replications,
@@ -134,21 +145,22 @@ def rerun(
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Keep the new results here.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Do the run of a results folder again, from its manifest, and compare every byte (exit 3 if any differs)."""
-    from simulator.showing.interrupt import asked_to_stop
+    """Do what a results folder holds again, from its manifest, and compare every byte (exit 3 if any differs)."""
     from simulator.showing.progress import reporting
     from simulator.showing.reporting import rerun as do_again
 
-    with reporting(enabled=not quiet) as progress, asked_to_stop() as interrupted:
-        changed = do_again(folder, out, progress=progress, interrupted=interrupted)
-    if changed:
-        typer.echo(f"{folder}: not the same: {', '.join(changed)}")
+    with reporting(enabled=not quiet) as progress:
+        again = do_again(folder, out, progress=progress)
+    program = "; ".join(again.program)
+    if again.changed:
+        why = f"the program is another one ({program})" if program else "the program is the same"
+        typer.echo(f"{folder}: not the same: {', '.join(again.changed)}; {why}")
         raise typer.Exit(NO)
-    typer.echo(f"{folder}: the same, byte for byte")
+    typer.echo(f"{folder}: the same, byte for byte" + (f", though by another program ({program})" if program else ""))
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Folders that `simulate run` wrote.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Results folders.")],
     *,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the page of several folders goes.")] = Path(
         "reports/comparison"

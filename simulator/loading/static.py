@@ -5,7 +5,7 @@ from pathlib import Path
 
 from simulator.errors import InputError, Problem
 from simulator.loading.overrides import Override
-from simulator.scenario import Scenario, load_scenario, parse_scenario
+from simulator.scenario import Scenario, ScenarioText, load_scenario, parse_scenario
 
 _ANY_WORKLOAD = """
 device: {count: 1}
@@ -19,7 +19,7 @@ workload:
 
 
 def budget_scenario(
-    scenario: str | None,
+    scenario: str | ScenarioText | None,
     settings: Sequence[str],
     *,
     model: str | None = None,

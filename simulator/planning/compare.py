@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.planning.statistics import Estimate, mean, share
-from simulator.planning.tasks import Runner, in_order
+from simulator.planning.tasks import Runner, until_interrupted
 from simulator.planning.trial import Observation, Trial, given_warmup_s, observe
 from simulator.planning.verdict import verdict
 from simulator.scenario import Scenario
@@ -72,11 +72,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The answer for one scenario; ``standings`` in the scenario's order, ``differences`` for every pair."""
+    """The answer for one scenario; ``standings`` in the scenario's order, ``differences`` for every pair.
+
+    ``interrupted``: over fewer replications than were asked for.
+    """
 
     standings: tuple[Standing, ...]
     differences: tuple[Difference, ...]
     verdict: str
+    interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -95,33 +99,47 @@ def compare(
     confidence: float = 0.95,
     allocators: tuple[str, ...] | None = None,
 ) -> list[Comparison]:
-    """One comparison a scenario; all have the same allocators. Raises ``InputError``."""
-    trials = [
-        Trial(scenario, index, replication, warmup_s=given_warmup_s(scenario) or 0.0)
+    """One comparison a scenario; all have the same allocators. Raises ``InputError``.
+
+    After Ctrl-C it is over the replications that every allocator has finished in every scenario; ``KeyboardInterrupt``
+    goes on when there is none.
+    """
+    chosen = [
+        (scenario, index, label)
         for scenario in scenarios
         for index, label in enumerate(scenario.labels)
         if allocators is None or label in allocators
-        for replication in range(replications)
     ]
-    observations = in_order(runner, observe, trials)
-    per_scenario = len(trials) // len(scenarios)
+    trials = [
+        Trial(scenario, index, replication, warmup_s=given_warmup_s(scenario) or 0.0)
+        for replication in range(replications)
+        for scenario, index, _ in chosen
+    ]
+    observed, interrupted = until_interrupted(runner, observe, trials)
+    rounds = [range(start, start + len(chosen)) for start in range(0, len(trials), len(chosen))]
+    whole = [places for places in rounds if all(place in observed for place in places)]
+    if not whole:
+        raise KeyboardInterrupt
+    width = len(chosen) // len(scenarios)
     found = []
-    for number, scenario in enumerate(scenarios):
-        labels = [label for label in scenario.labels if allocators is None or label in allocators]
-        mine = observations[number * per_scenario : (number + 1) * per_scenario]
-        rows = [mine[start : start + replications] for start in range(0, len(mine), replications)]
-        found.append(_compared(labels, rows, confidence))
+    for first in range(0, len(chosen), width):
+        labels = [label for _, _, label in chosen[first : first + width]]
+        rows = [[observed[places[first + place]] for places in whole] for place in range(width)]
+        found.append(_compared(labels, rows, confidence, interrupted=interrupted))
     return found
 
 
-def _compared(labels: Sequence[str], rows: Sequence[Sequence[Observation]], confidence: float) -> Comparison:
+def _compared(
+    labels: Sequence[str], rows: Sequence[Sequence[Observation]], confidence: float, *, interrupted: bool
+) -> Comparison:
     standings = tuple(_standing(label, row, confidence) for label, row in zip(labels, rows, strict=True))
     differences = tuple(
         _difference(better, other, confidence)
         for place, other in enumerate(standings)
         for better in standings[place + 1 :]
     )
-    return Comparison(standings=standings, differences=differences, verdict=verdict(standings, differences))
+    said = verdict([one.to_dict() for one in standings], [one.to_dict() for one in differences])
+    return Comparison(standings=standings, differences=differences, verdict=said, interrupted=interrupted)
 
 
 def _standing(label: str, row: Sequence[Observation], confidence: float) -> Standing:

@@ -29,7 +29,8 @@ class KernelAnswer:
 
     ``mechanisms`` are worth what they say with the recommended page size.
 
-    ``lengths`` says in words what the choice weighs, ``pool`` how many tokens of KV cache it shares out.
+    ``lengths`` says in words what the choice weighs (``weighed_requests`` of a workload, or for 0 a spread up to
+    ``longest_tokens``), ``pool`` how many tokens of KV cache it shares out (``pool_assumed``: more than there is).
     """
 
     model: str
@@ -42,7 +43,11 @@ class KernelAnswer:
     choices: tuple[PageChoice, ...]
     best: PageChoice
     lengths: str
+    weighed_requests: int
+    longest_tokens: int
     pool: str
+    pool_tokens: int
+    pool_assumed: bool
 
     def to_list(self, *, with_stages: bool = False, with_mechanisms: bool = False) -> list[dict[str, Any]]:
         """The JSON document: one mapping a page size; the recommended one has the mechanisms, if wanted."""
@@ -104,7 +109,11 @@ def kernel_answer(
         choices=choices,
         best=best,
         lengths=said,
+        weighed_requests=len(lengths) if has_workload else 0,
+        longest_tokens=max(lengths),
         pool=pool,
+        pool_tokens=pool_tokens,
+        pool_assumed=not _has_room(scenario, context),
     )
 
 
@@ -137,10 +146,14 @@ def _lengths(scenario: Scenario, context: int | None, *, has_workload: bool) -> 
 
 def _pool(scenario: Scenario, context: int, batch: int | None) -> tuple[int, str]:
     budget = scenario.budget
-    if budget.fits and budget.kv_tokens >= context:
+    if _has_room(scenario, context):
         return budget.kv_tokens, f"{budget.kv_tokens:,} KV tokens that the device has room for"
     tokens = (batch or BATCH) * context
     return tokens, f"an assumed pool of {tokens:,} KV tokens (the model leaves no room on {scenario.device.count})"
+
+
+def _has_room(scenario: Scenario, context: int) -> bool:
+    return scenario.budget.fits and scenario.budget.kv_tokens >= context
 
 
 def _stages(

@@ -53,7 +53,8 @@ class SizeAnswer:
 
     ``smaller`` is the largest size tried that did not meet it; ``bounds`` has an entry for each target, set for rates
     too rare to count. ``uncertain`` is set when the pool is an interval: then its low end has to be enough.
-    ``cliff_ratio`` is the p99 of TTFT with 5 % fewer pages over that of the recommended size.
+    ``cliff_ratio`` is the p99 of TTFT with 5 % fewer pages over that of the recommended size. ``interrupted``: only the
+    sizes tried until Ctrl-C are known.
     """
 
     scenario: Scenario
@@ -75,6 +76,7 @@ class SizeAnswer:
     ways: tuple[Way, ...]
     warmup_s: float
     uncertain: Uncertain | None
+    interrupted: bool = False
 
     @property
     def feasible(self) -> bool:
@@ -131,7 +133,7 @@ def size(
         max(hbm_limit, 4 * max(one.peak_pages for one in demands)),
     )
     requests = scenario.requests()
-    found, bounds = _answered(task, guess, len(requests))
+    found, bounds, interrupted = _until_interrupted(task, guess, len(requests))
     pages = found.judgement.pages if found else None
     first = demands[0]
     recommended = None if pages is None else _point(task, task.unseen, pages)
@@ -150,12 +152,35 @@ def size(
         recommended=recommended,
         smaller=found.below if found else task.limit_pages,
         bounds=bounds,
-        cliff_ratio=None if pages is None else _cliff_ratio(task, pages),
+        cliff_ratio=None if pages is None or interrupted else _cliff_ratio(task, pages),
         curve=_curve(task, recommended),
         ways=() if pages is None or pages <= hbm_limit else ways_to_hold(scenario, index, pages),
         warmup_s=warmup_s,
-        uncertain=None if interval is None else _over(task, interval, first.page_bytes, pages),
+        uncertain=None if interval is None or interrupted else _over(task, interval, first.page_bytes, pages),
+        interrupted=interrupted,
     )
+
+
+def _until_interrupted(
+    task: _Search, guess: int, requests: int
+) -> tuple[Found | None, tuple[Estimate | None, ...], bool]:
+    """The search and a look around its answer; whether Ctrl-C came before both were done."""
+    found: Found | None = None
+    bounds: tuple[Estimate | None, ...] = (None,) * len(task.goal.targets)
+    try:
+        found, bounds = _answered(task, guess, requests)
+        if found is not None:
+            _look_around(task, found.judgement.pages)
+    except KeyboardInterrupt:
+        return found, bounds, True
+    return found, bounds, False
+
+
+def _look_around(task: _Search, pages: int) -> None:
+    """Run what the curve and the cliff need beside what the search has run."""
+    for share in _CURVE_SHARES:
+        task.search.at(max(1, int(pages * share)), task.effort.first)
+    _cliff_ratio(task, pages)
 
 
 def _over(task: _Search, interval: PoolInterval, page_bytes: int, needed_pages: int | None) -> Uncertain:
@@ -254,12 +279,9 @@ def _cliff_ratio(task: _Search, pages: int) -> float | None:
 
 
 def _curve(task: _Search, recommended: SizePoint | None) -> tuple[SizePoint, ...]:
-    """All sizes that the search looked at, and some around the answer."""
+    """All sizes that were looked at."""
     chosen = [] if recommended is None else [recommended]
-    for one in chosen:
-        for share in _CURVE_SHARES:
-            task.search.at(max(1, int(one.max_pages * share)), task.effort.first)
-    tried = [_point(task, task.search, pages) for pages in task.search.made]
+    tried = [_point(task, task.search, pages) for pages, row in task.search.made.items() if row]
     others = [one for one in tried if one.max_pages not in {one.max_pages for one in chosen}]
     return tuple(sorted([*chosen, *others], key=lambda one: one.max_pages))
 

@@ -2,20 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from simulator.files import write_with
 
 
 def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """All columns that any row has, in the order in which they appear; whole or not at all. Raises ``InputError``."""
+    """``write_rows`` into a file, whole or not at all. Raises ``InputError``."""
+    write_with(path, lambda stream: write_rows(stream, rows))
+
+
+def write_rows(stream: IO[bytes], rows: Sequence[Mapping[str, Any]]) -> None:
+    """All columns that any row has, in the order in which they appear."""
     import pyarrow
     import pyarrow.parquet
 
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: _column([row.get(name) for row in rows]) for name in names}
-    table = pyarrow.table(columns)
-    write_with(path, lambda stream: pyarrow.parquet.write_table(table, stream, compression="zstd"))
+    pyarrow.parquet.write_table(pyarrow.table(columns), stream, compression="zstd")
 
 
 def _column(values: Sequence[Any]) -> Any:

@@ -23,6 +23,19 @@ def in_order(runner: Runner, function: Callable[[Task], Found], tasks: Sequence[
     return [placed[index] for index in range(len(tasks))]
 
 
+def until_interrupted(
+    runner: Runner, function: Callable[[Task], Found], tasks: Sequence[Task]
+) -> tuple[dict[int, Found], bool]:
+    """Results by the place of their task, and whether Ctrl-C came before all were there."""
+    placed: dict[int, Found] = {}
+    try:
+        for index, found in runner(function, tasks):
+            placed[index] = found
+    except KeyboardInterrupt:
+        return placed, True
+    return placed, False
+
+
 def one_by_one(function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[tuple[int, Found]]:
     """The runner of a single process."""
     for index, task in enumerate(tasks):
@@ -45,8 +58,14 @@ def processes(jobs: int) -> Iterator[Runner]:
 
         def run(function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[tuple[int, Found]]:
             futures = {pool.submit(function, task): index for index, task in enumerate(tasks)}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            except BaseException:
+                # Whoever goes on with what there is should not wait for the rest.
+                for future in futures:
+                    future.cancel()
+                raise
 
         try:
             yield run

@@ -1,56 +1,58 @@
-"""A comparison in a sentence or two."""
+"""A comparison in a sentence or two, from its figures as plain data, in the language of the reader."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from simulator.units import format_percent as percent
 
-if TYPE_CHECKING:
-    from simulator.planning.compare import Difference, Standing
+Row = Mapping[str, Any]
+Translate = Callable[[str], str]
 
 
-def verdict(standings: Sequence["Standing"], differences: Sequence["Difference"]) -> str:
-    """Who loses the fewest requests, and which differences are settled."""
-    best = min(standings, key=lambda one: one.oom_rate.value)
-    if len(standings) == 1:
-        return f"{best.label} loses {_rate(best)} of the requests."
-    if all(one.oom_rate.value == 0 for one in standings):
-        return _nobody_loses(standings)
-    equal = [one for one in standings if one.oom_rate.value == best.oom_rate.value]
-    names = " and ".join(one.label for one in equal)
-    text = f"{names} {'loses' if len(equal) == 1 else 'lose'} the fewest requests, {_rate(best)}"
-    others = [one for one in standings if one not in equal]
+def verdict(allocators: Sequence[Row], differences: Sequence[Row], words: Translate = str) -> str:
+    """Who loses the fewest requests, and which differences are settled (``Comparison.to_dict``)."""
+    best = min(allocators, key=lambda one: one["oom_rate"])
+    if len(allocators) == 1:
+        return words("{name} loses {rate} of the requests.").format(name=best["label"], rate=_rate(best))
+    if all(one["oom_rate"] == 0 for one in allocators):
+        return _nobody_loses(allocators, words)
+    equal = [one for one in allocators if one["oom_rate"] == best["oom_rate"]]
+    others = [one for one in allocators if one not in equal]
     if not others:
-        return f"All lose the same share of the requests, {_rate(best)}."
-    text += "; ".join(_against(best, one, differences) for one in others).join((": ", "."))
-    hidden = [one for one in standings if one.preemption_rate > 0]
-    if hidden:
-        text += " " + _preemptions(hidden)
-    return text
+        return words("All lose the same share of the requests, {rate}.").format(rate=_rate(best))
+    names = words(" and ").join(one["label"] for one in equal)
+    one, several = "{names} loses the fewest requests, {rate}", "{names} lose the fewest requests, {rate}"
+    lead = words(one if len(equal) == 1 else several).format(names=names, rate=_rate(best))
+    against = words("; ").join(_against(best, other, differences, words) for other in others)
+    text = lead + words(": ") + against + words(".")
+    hidden = [one for one in allocators if one["preemption_rate"] > 0]
+    return text + words(" ") + _preemptions(hidden, words) if hidden else text
 
 
-def _rate(one: "Standing") -> str:
-    return f"{percent(one.oom_rate.value)} [{percent(one.oom_rate.low)}, {percent(one.oom_rate.high)}]"
+def _rate(one: Row) -> str:
+    low, high = one["oom_rate_ci"]
+    return f"{percent(one['oom_rate'])} [{percent(low)}, {percent(high)}]"
 
 
-def _against(best: "Standing", other: "Standing", differences: Sequence["Difference"]) -> str:
-    names = {best.label, other.label}
-    found = next(one for one in differences if {one.label, one.than} == names)
-    ends = sorted((abs(100 * found.difference.low), abs(100 * found.difference.high)))
-    if found.settled:
-        return (
-            f"{other.label} loses {percent(other.oom_rate.value)}, which is {100 * abs(found.difference.value):.2g} "
-            f"points more ({ends[0]:.2g} to {ends[1]:.2g})"
-        )
-    return f"no difference from {other.label} ({percent(other.oom_rate.value)}) is shown by these replications"
+def _against(best: Row, other: Row, differences: Sequence[Row], words: Translate) -> str:
+    names = {best["label"], other["label"]}
+    found = next(one for one in differences if {one["label"], one["than"]} == names)
+    shown = {"name": other["label"], "rate": percent(other["oom_rate"])}
+    if not found["settled"]:
+        return words("no difference from {name} ({rate}) is shown by these replications").format(**shown)
+    low, high = sorted(abs(100 * end) for end in found["ci"])
+    points = f"{100 * abs(found['oom_rate_difference']):.2g}"
+    text = words("{name} loses {rate}, which is {points} points more ({low} to {high})")
+    return text.format(**shown, points=points, low=f"{low:.2g}", high=f"{high:.2g}")
 
 
-def _nobody_loses(standings: Sequence["Standing"]) -> str:
-    bound = max(one.oom_rate.high for one in standings)
-    text = f"No allocator lost a request; the OOM rates are below {percent(bound)}."
-    return f"{text} {_preemptions(standings)}" if any(one.preemption_rate for one in standings) else text
+def _nobody_loses(allocators: Sequence[Row], words: Translate) -> str:
+    bound = max(one["oom_rate_ci"][1] for one in allocators)
+    text = words("No allocator lost a request; the OOM rates are below {bound}.").format(bound=percent(bound))
+    preempted = any(one["preemption_rate"] for one in allocators)
+    return text + words(" ") + _preemptions(allocators, words) if preempted else text
 
 
-def _preemptions(standings: Sequence["Standing"]) -> str:
-    parts = ", ".join(f"{one.label} {one.preemption_rate:.2g}" for one in standings)
-    return f"Preemptions a request, which the OOM rate does not show: {parts}."
+def _preemptions(allocators: Sequence[Row], words: Translate) -> str:
+    parts = words(", ").join(f"{one['label']} {one['preemption_rate']:.2g}" for one in allocators)
+    return words("Preemptions a request, which the OOM rate does not show: {parts}.").format(parts=parts)

@@ -1,7 +1,5 @@
 """What people see of ``simulate kernel``: two tables, the stages of a step, a picture."""
 
-from pathlib import Path
-
 from simulator.kernels.kernel_table import KernelRow, PageChoice
 from simulator.kernels.mechanism_table import MechanismCost
 from simulator.kernels.stages import StageCost
@@ -33,7 +31,7 @@ def unaligned(answer: KernelAnswer) -> str:
     """A warning about page sizes whose bytes are no multiple of 128; empty when there is none."""
     odd = [f"{row.page_size} ({row.page_bytes} bytes)" for row in answer.rows if not row.aligned]
     slower = "their transfers get the device's unaligned_ratio of the bandwidth"
-    return f"warning: pages of {', '.join(odd)} are no multiple of 128 bytes; {slower}" if odd else ""
+    return f"pages of {', '.join(odd)} are no multiple of 128 bytes; {slower}" if odd else ""
 
 
 def summary(answer: KernelAnswer) -> str:
@@ -44,24 +42,6 @@ def summary(answer: KernelAnswer) -> str:
         f"Page size {best.page_size} serves {answer.model} on {answer.device} best ({gain}). {UNMEASURED}\n\n"
         f"One attention launch (one layer, {answer.batch} sequences of {answer.context:,} tokens):"
     )
-
-
-def write_answer(answer: KernelAnswer, folder: Path) -> None:
-    """``kernel.json``, ``kernel.svg`` and ``kernel.png`` into ``folder``. Raises ``InputError``."""
-    import json
-
-    from simulator.files import staged, write_text, write_with
-    from simulator.showing.plots.kernel import kernel_costs
-    from simulator.showing.plots.style import png_bytes, styled, svg_bytes
-
-    with styled():
-        drawn = kernel_costs(answer)
-        svg, png = svg_bytes(drawn), png_bytes(drawn)
-    text = json.dumps(answer.to_list(with_stages=True, with_mechanisms=True), indent=2)
-    with staged(folder, last="kernel.json") as stage:
-        write_with(stage / "kernel.svg", lambda stream: stream.write(svg))
-        write_with(stage / "kernel.png", lambda stream: stream.write(png))
-        write_text(stage / "kernel.json", text + "\n")
 
 
 def _cost_row(row: KernelRow) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The manifest of a results folder: what was asked, of which program, from which inputs, and the SHA-256 of each file.
 
-From it the run can be repeated, and whoever gets the folder can check that nothing was changed. It holds no date, no
-machine name and no wall time, so equal runs have equal manifests; how long a run took is in ``timing.json``, the
-one file that is not hashed.
+From it the work can be repeated, and whoever gets the folder can check that nothing was changed. It holds no date, no
+machine name and no wall time, so equal runs of one program have equal manifests (``code_sha256`` tells programs of one
+version apart); how long a run took is in ``timing.json``, which is not hashed.
 """
 
 import hashlib
@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError, Problem
-from simulator.version import version
+from simulator.version import code_sha256, version
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
 
 SCHEMA_VERSION = 2
+#: the kind of a folder that `simulate run` wrote
+RUN = "run"
 NAME = "manifest.json"
 #: libraries whose versions may change a byte of the results
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "matplotlib", "jinja2", "simpy", "scipy")
@@ -63,26 +65,63 @@ class Outputs:
         self.sha256[name] = hashlib.sha256(content).hexdigest()
 
 
-def manifest(
-    scenario: "Scenario", options: RunOptions, outputs: Mapping[str, str], *, base_dir: str | None
-) -> dict[str, Any]:
-    """The content of ``manifest.json``. ``base_dir`` is the folder that file names in the scenario start from."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """What was done, enough to do it again: a ``kind`` of question, the command to type, and what it was told.
+
+    ``asked`` is the scenario as it was written and the changes to it, for questions that load it more than once;
+    ``scenarios`` are all that were run (the files they name are the inputs), the first one stands for all.
+    """
+
+    kind: str
+    command: str
+    options: Mapping[str, Any]
+    scenarios: "Sequence[Scenario]"
+    asked: Mapping[str, Any] | None = None
+
+
+def run_deed(scenario: "Scenario", options: RunOptions) -> Deed:
+    """A ``run`` as a deed."""
+    given = asdict(options)
+    command = given.pop("command")
+    return Deed(kind=RUN, command=command, options=given, scenarios=[scenario])
+
+
+def manifest(deed: Deed, outputs: Mapping[str, str], *, not_hashed: Sequence[str]) -> dict[str, Any]:
+    """The content of ``manifest.json``. File names in the scenario start from ``base_dir``."""
     import platform
 
-    given = asdict(options)
+    first = deed.scenarios[0]
+    inputs = input_files([each.resolved() for each in deed.scenarios], first.base_dir)
     return {
         "schema_version": SCHEMA_VERSION,
         "program": "ascend-kv-sim",
         "version": version(),
-        "command": given.pop("command"),
-        "options": given,
-        "scenario": scenario.resolved(),
-        "base_dir": base_dir,
-        "inputs": [asdict(one) for one in input_files(scenario.resolved(), scenario.base_dir)],
+        "code_sha256": code_sha256(),
+        "kind": deed.kind,
+        "command": deed.command,
+        "options": dict(deed.options),
+        "scenario": first.resolved(),
+        "asked": deed.asked,
+        "base_dir": _base_dir(first, [one.name for one in inputs]),
+        "inputs": [asdict(one) for one in inputs],
         "outputs": dict(sorted(outputs.items())),
-        "not_hashed": ["timing.json", NAME],
+        "not_hashed": [*not_hashed, NAME],
         "environment": {"python": platform.python_version(), **library_versions()},
     }
+
+
+def _base_dir(scenario: "Scenario", files: Sequence[str]) -> str | None:
+    """The scenario's folder, as seen from the current one, if files in it are named at all."""
+    from simulator.traffic.traces import trace_names
+
+    return None if all(one in trace_names() for one in files) else scenario.base_dir.as_posix()
+
+
+def kind_of(content: Mapping[str, Any]) -> str:
+    """Which command wrote a manifest."""
+    return str(content.get("kind", RUN))
 
 
 def options_of(content: Mapping[str, Any]) -> RunOptions:
@@ -97,12 +136,12 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        message = f"cannot be read: {error.strerror}; a folder that `simulate run` wrote is needed"
+        message = f"cannot be read: {error.strerror}; a results folder is needed"
         raise InputError([Problem(file=str(path), message=message)]) from None
     except ValueError as error:
         raise InputError([Problem(file=str(path), message=f"is not JSON: {error}")]) from None
     if not isinstance(content, dict):
-        raise InputError([Problem(file=str(path), message="is not the mapping that `simulate run` writes")])
+        raise InputError([Problem(file=str(path), message="is not the mapping of a results folder")])
     return content
 
 
@@ -137,8 +176,8 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def input_files(resolved: Mapping[str, Any], base_dir: Path) -> list[InputFile]:
-    """The files that a scenario names (its device, its model, its traces and lengths), each once."""
+def input_files(resolved: "Mapping[str, Any] | Sequence[Mapping[str, Any]]", base_dir: Path) -> list[InputFile]:
+    """The files that a scenario or several name (their devices, models, traces and lengths), each once."""
     found = dict.fromkeys(_named_files(resolved))
     return [InputFile(name, sha256_of(path)) for name in found if (path := input_path(name, base_dir)).is_file()]
 

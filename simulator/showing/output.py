@@ -50,9 +50,9 @@ def write_run(
     an earlier run are then still there. The manifest comes last, so a folder with one is whole.
     """
     from simulator.report import write_report
-    from simulator.showing.manifest import NAME, Outputs, manifest
+    from simulator.showing.manifest import NAME, Outputs, manifest, run_deed
 
-    with staged(folder, last=NAME, dropping=_earlier_outputs(folder)) as stage:
+    with staged(folder, last=NAME, dropping=earlier_outputs(folder)) as stage:
         outputs = Outputs(stage)
         _write_data(result, outputs, scenario, pool_maps)
         if options.perfetto:
@@ -60,7 +60,8 @@ def write_run(
 
             outputs.write("trace.json.gz", trace_bytes(stage))
         write_report(stage, outputs, command=options.command, language=options.language)
-        write_text(stage / NAME, to_json(manifest(scenario, options, outputs.sha256, base_dir=_base_dir(scenario))))
+        content = manifest(run_deed(scenario, options), outputs.sha256, not_hashed=["timing.json"])
+        write_text(stage / NAME, to_json(content))
     return folder / "report.html"
 
 
@@ -117,16 +118,7 @@ def basis(scenario: "Scenario") -> dict[str, Any]:
     }
 
 
-def _base_dir(scenario: "Scenario") -> str | None:
-    """The scenario's folder, as seen from the current one, if the scenario names files in it at all."""
-    from simulator.showing.manifest import input_files
-    from simulator.traffic.traces import trace_names
-
-    named = input_files(scenario.resolved(), scenario.base_dir)
-    return None if all(one.name in trace_names() for one in named) else scenario.base_dir.as_posix()
-
-
-def _earlier_outputs(folder: Path) -> set[str]:
+def earlier_outputs(folder: Path) -> set[str]:
     """Files in ``folder`` that an earlier run wrote."""
     try:
         names = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["outputs"]

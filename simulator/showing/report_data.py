@@ -121,20 +121,19 @@ def read_folder(folder: Path, name: str | None = None, *, command: str | None = 
         of_run = tables[position]
         runs.append(RunData(f"{name}: {label}" if name else label, summary, **of_run))
     scenario = document["scenario"]
-    shown = Basis(
-        folder=name or folder.name,
-        scenario=scenario,
-        seed=document["seed"],
-        version=document["version"],
-        command=command,
-        **basis,
-    )
+    same = {key: document[key] for key in ("scenario", "seed", "version")}
+    shown = basis_of({**same, **basis}, name or folder.name, command)
     return ReportData(scenario["name"], scenario["description"], (shown,), tuple(runs))
+
+
+def basis_of(plain: Mapping[str, Any], folder: str, command: str) -> Basis:
+    """The basis of the results in ``folder``."""
+    return Basis(folder=folder, command=command, **plain)
 
 
 def read_folders(folders: tuple[Path, ...]) -> ReportData:
     """Several folders on one page; runs are named after the shortest distinct end of their folder's path."""
-    names = _distinct_names(folders)
+    names = distinct_names(folders)
     parts = [read_folder(folder, name) for folder, name in zip(folders, names, strict=True)]
     bases = tuple(basis for part in parts for basis in part.bases)
     return replace(
@@ -146,7 +145,8 @@ def read_folders(folders: tuple[Path, ...]) -> ReportData:
     )
 
 
-def _distinct_names(folders: tuple[Path, ...]) -> list[str]:
+def distinct_names(folders: tuple[Path, ...]) -> list[str]:
+    """The shortest ends of the folders' paths that tell them apart. Raises ``InputError``."""
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-depth:]) for part in parts]

@@ -28,7 +28,15 @@ def telling_rows(runs: Sequence[Summary]) -> tuple[list[Row], list[Row]]:
     return [row for row in ROWS if row not in idle], idle
 
 
-_NOTHING = ("0", "0 %", "0 B", "-")
+DASH = "–"
+_NOTHING = ("0", "0 %", "0 B", DASH)
+#: why there is a dash in place of a latency
+NOBODY = "–: no request was completed after the warm-up under {names}, so there is no latency to speak of."
+
+
+def unserved(run: Summary) -> bool:
+    """Whether nobody was served who counts, so that latencies are missing."""
+    return bool(run["latency"]["ttft_s"]["p50"] is None)
 
 
 def _rate(run: Summary) -> str:
@@ -50,9 +58,8 @@ def _waste(kind: str) -> Callable[[Summary], str]:
 
 def _time(group: str, rank: str) -> Callable[[Summary], str]:
     def cell(run: Summary) -> str:
-        value = run["latency"][group][rank] if run["requests"]["completed"] else None
-        # Nobody completed, or all before the warm-up was over: there is no latency to speak of.
-        return "-" if value is None else format_seconds(value)
+        value = run["latency"][group][rank]
+        return DASH if value is None else format_seconds(value)
 
     return cell
 
@@ -60,13 +67,13 @@ def _time(group: str, rank: str) -> Callable[[Summary], str]:
 def _share_of_pool(name: str) -> Callable[[Summary], str]:
     def cell(run: Summary) -> str:
         capacity = run["kv_capacity_bytes"]
-        return percent(min(1.0, run["kv"][name] / capacity)) if capacity else "-"
+        return percent(min(1.0, run["kv"][name] / capacity)) if capacity else DASH
 
     return cell
 
 
 def _first_oom(run: Summary) -> str:
-    return "-" if run["first_oom_s"] is None else format_seconds(run["first_oom_s"])
+    return DASH if run["first_oom_s"] is None else format_seconds(run["first_oom_s"])
 
 
 def _in_pieces(when: str) -> Callable[[Summary], str]:
@@ -75,11 +82,11 @@ def _in_pieces(when: str) -> Callable[[Summary], str]:
 
 def _break_even(run: Summary) -> str:
     found = run["kv"].get("compaction", {}).get("break_even_s")
-    return "-" if found is None else format_seconds(found)
+    return DASH if found is None else format_seconds(found)
 
 
 def _pages(run: Summary) -> str:
-    return f"{run['max_pages']:,} x {run['page_size']}" if run["max_pages"] else "-"
+    return f"{run['max_pages']:,} x {run['page_size']}" if run["max_pages"] else DASH
 
 
 ROWS = (
@@ -104,7 +111,7 @@ ROWS = (
         "oom_events.capacity",
     ),
     Row("too large", _cause("too large for an empty pool"), "too_large / arrived", "requests.too_large"),
-    Row("first OOM at", _first_oom, "simulated time of the first failed allocation", "first_oom_s"),
+    Row("first OOM at", _first_oom, "simulated time of the first failed allocation (–: none failed)", "first_oom_s"),
     Row("requests arrived", _count("requests", "arrived"), "requests that came before the end", "requests.arrived"),
     Row("requests completed", _count("requests", "completed"), "got all their output tokens", "requests.completed"),
     Row("timed out", _count("requests", "timed_out"), "waited longer than queue_timeout", "requests.timed_out"),
@@ -129,7 +136,7 @@ ROWS = (
         "the memory budget's rest, less page tables",
         "kv_capacity_bytes",
     ),
-    Row("pages x tokens", _pages, "max_pages x page_size", "max_pages, page_size"),
+    Row("pages x tokens", _pages, "max_pages x page_size (–: there are no pages)", "max_pages, page_size"),
     Row(
         "pool used, mean",
         lambda run: percent(run["kv"]["mean_utilization"]),
@@ -190,7 +197,7 @@ ROWS = (
     Row(
         "a run's move pays after",
         _break_even,
-        "time of the moves for one run made whole / what a step saves with it x mean time of a step",
+        "time of the moves for one run made whole / what a step saves with it x mean time of a step (–: nothing moved)",
         "kv.compaction.break_even_s",
     ),
     Row("TTFT p50", _time("ttft_s", "p50"), "first token - arrival, completed requests", "latency.ttft_s.p50"),

@@ -1,6 +1,6 @@
 """The data table under each picture: the same numbers, few enough to read; the Parquet files have all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from simulator.units import format_bytes, format_seconds
 from simulator.units import format_percent as percent
 
 if TYPE_CHECKING:
-    from simulator.showing.report_data import ReportData, RunData
+    from simulator.showing.report_data import Basis, ReportData, RunData
 
 _INSTANTS = 24
 _QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
@@ -97,17 +97,22 @@ def _latency(data: "ReportData") -> list[Table]:
     return found
 
 
-def _budget(data: "ReportData") -> list[Table]:
+def budget_tables(bases: "Sequence[Basis]") -> list[Table]:
+    """Where the memory of one device goes, for each of several results folders."""
     found = []
-    for basis in data.bases:
+    for basis in bases:
         whole = basis.memory["hbm_bytes"]
         rows = [
             (name, format_bytes(part), f"{part:,}", percent(part / whole))
             for name, part in budget_parts(basis.memory).items()
         ]
-        title = basis.folder if len(data.bases) > 1 else ""
+        title = basis.folder if len(bases) > 1 else ""
         found.append(Table(title, ("", "size", "bytes", "share"), tuple(rows)))
     return found
+
+
+def _budget(data: "ReportData") -> list[Table]:
+    return budget_tables(data.bases)
 
 
 _TABLES: dict[str, Callable[["ReportData"], list[Table]]] = {

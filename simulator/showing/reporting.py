@@ -1,12 +1,13 @@
 """From a scenario to a finished folder: what ``run``, ``rerun`` and ``report`` have in common."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.showing import output
-from simulator.showing.manifest import NAME, Outputs, RunOptions, checked_manifest
+from simulator.showing.manifest import NAME, RUN, Outputs, RunOptions, checked_manifest, kind_of
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -43,28 +44,34 @@ def run_into(
     return result
 
 
-def rerun(
-    folder: Path, out: Path | None, *, progress: "Progress | None" = None, interrupted: Interrupted | None = None
-) -> list[str]:
-    """Do the run in ``folder`` again, into ``out``; what has changed, file by file.
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What came of doing it again: files that differ, and in what the program is another one."""
+
+    changed: list[str]
+    program: list[str]
+
+
+def rerun(folder: Path, out: Path | None, *, progress: "Progress | None" = None) -> Again:
+    """Do what is in ``folder`` again, into ``out``, and compare.
 
     Without ``out`` the new files are compared and thrown away, except that files which are missing from ``folder`` or
-    were altered there are put back when the run itself gives the recorded bytes. Raises ``InputError``.
+    were altered there are put back when the work itself gives the recorded bytes. Raises ``InputError``.
     """
-    from simulator.showing.rerun import differences, recorded
+    from simulator.showing.rerun import differences, other_program, recorded
 
     before = recorded(folder)
     if out is not None:
         output.prepare(out)
-        run_into(out, before.scenario, before.options, progress=progress, interrupted=interrupted)
-        return differences(before, out)
+        before.do(out, progress)
+        return Again(differences(before, out), other_program(before, out))
     with tempfile.TemporaryDirectory(prefix="ascend-kv-sim-") as name:
         again = Path(name)
-        run_into(again, before.scenario, before.options, progress=progress, interrupted=interrupted)
-        changed = differences(before, again)
-        if not changed:
+        before.do(again, progress)
+        found = Again(differences(before, again), other_program(before, again))
+        if not found.changed:
             _put_back(again, folder, before.outputs)
-    return changed
+    return found
 
 
 def _put_back(source: Path, folder: Path, outputs: dict[str, str]) -> None:
@@ -78,19 +85,28 @@ def _put_back(source: Path, folder: Path, outputs: dict[str, str]) -> None:
 
 def render_again(folder: Path, language: str | None = None) -> Path:
     """Draw the pictures and the page of ``folder`` anew from its tables; the page's path. Raises ``InputError``."""
+    from simulator import report
     from simulator.files import staged, write_text
-    from simulator.report import write_report
     from simulator.showing.report_data import DATA_FILES
 
-    content = checked_manifest(folder, DATA_FILES)
+    content = checked_manifest(folder, ())
+    is_run = kind_of(content) == RUN
+    checked_manifest(folder, DATA_FILES if is_run else _tables_of(content))
     chosen = language or content["options"]["language"]
     with staged(folder, last=NAME) as stage:
         outputs = Outputs(stage)
-        write_report(folder, outputs, command=content["command"], language=chosen)
+        write = report.write_report if is_run else report.write_answer_report
+        write(folder, outputs, command=content["command"], language=chosen)
         content["options"]["language"] = chosen
         content["outputs"] = dict(sorted({**content["outputs"], **outputs.sha256}.items()))
         write_text(stage / NAME, output.to_json(content))
     return folder / "report.html"
+
+
+def _tables_of(content: Mapping[str, Any]) -> list[str]:
+    from simulator.showing.answer_folder import DATA_FILES
+
+    return [*DATA_FILES, *(name for name in content["outputs"] if name.endswith(".parquet"))]
 
 
 def compare_folders(folders: Sequence[Path], out: Path, language: str | None = None) -> Path:

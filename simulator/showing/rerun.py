@@ -1,28 +1,39 @@
-"""Do a run again from its manifest, and compare every byte."""
+"""Do what a manifest says again, and compare every byte."""
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError, Problem
-from simulator.scenario import Scenario, parse_scenario
-from simulator.showing.manifest import NAME, RunOptions, checked_manifest, input_path, options_of, read_json, sha256_of
+from simulator.scenario import parse_scenario
+from simulator.showing.manifest import (
+    NAME,
+    RUN,
+    checked_manifest,
+    input_path,
+    kind_of,
+    options_of,
+    read_json,
+    sha256_of,
+)
+
+if TYPE_CHECKING:
+    from simulator.simulation import Progress
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a manifest says."""
+    """What a manifest says: how to do it again (into a folder), what came out, and by which program."""
 
-    scenario: Scenario
-    options: RunOptions
+    do: "Callable[[Path, Progress | None], None]"
     outputs: dict[str, str]
-    environment: dict[str, str]
-    version: str
+    program: dict[str, str]
 
 
 def recorded(folder: Path) -> Recorded:
-    """The run that ``folder`` holds.
+    """What ``folder`` holds.
 
     Raises ``InputError`` when the manifest is no manifest, or when a file that the scenario names is missing or has
     changed since.
@@ -30,32 +41,66 @@ def recorded(folder: Path) -> Recorded:
     content = checked_manifest(folder, ())
     try:
         base_dir = Path(content["base_dir"] or ".")
-        options, inputs = options_of(content), [(one["name"], one["sha256"]) for one in content["inputs"]]
-        text = json.dumps(content["scenario"])
-        outputs, environment = dict(content["outputs"]), dict(content["environment"])
-        version = str(content["version"])
+        inputs = [(one["name"], one["sha256"]) for one in content["inputs"]]
+        do = (_run if kind_of(content) == RUN else _answer)(content, base_dir, folder)
+        outputs, program = dict(content["outputs"]), program_of(content)
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError([Problem(file=str(folder / NAME), message=f"is not a manifest of a run: {error}")]) from None
+        if isinstance(error, InputError):
+            raise
+        raise InputError([Problem(file=str(folder / NAME), message=f"is not a manifest: {error}")]) from None
     _check_inputs(inputs, base_dir)
-    scenario = parse_scenario(text, base_dir, file=str(folder / NAME))
-    return Recorded(scenario, options, outputs, environment, version)
+    return Recorded(do, outputs, program)
+
+
+def _run(content: Mapping[str, Any], base_dir: Path, folder: Path) -> "Callable[[Path, Progress | None], None]":
+    from simulator.showing.interrupt import asked_to_stop
+    from simulator.showing.reporting import run_into
+
+    options, text = options_of(content), json.dumps(content["scenario"])
+
+    def do(into: Path, progress: "Progress | None") -> None:
+        scenario = parse_scenario(text, base_dir, file=str(folder / NAME))
+        with asked_to_stop() as interrupted:
+            run_into(into, scenario, options, progress=progress, interrupted=interrupted)
+
+    return do
+
+
+def _answer(content: Mapping[str, Any], base_dir: Path, folder: Path) -> "Callable[[Path, Progress | None], None]":
+    from simulator.planning.tasks import usable_processes
+    from simulator.showing.answer_folder import write_answer
+    from simulator.showing.asking import Asked, question_of
+
+    del folder
+    options = dict(content["options"])
+    language, command = str(options.pop("language")), str(content["command"])
+    question = question_of(kind_of(content), options, Asked.from_dict(content["asked"], base_dir))
+
+    def do(into: Path, progress: "Progress | None") -> None:
+        answered = question.answered(folder=into, jobs=usable_processes(None), progress=progress)
+        write_answer(answered, question, into, command=command, language=language)
+
+    return do
+
+
+def program_of(content: Mapping[str, Any]) -> dict[str, str]:
+    """What of a program and its surroundings may change a byte, by name."""
+    code = content.get("code_sha256")
+    named = {"ascend-kv-sim": str(content["version"]), "its code": str(code)[:12] if code else "not recorded"}
+    return {**named, **content["environment"]}
+
+
+def other_program(before: Recorded, folder: Path) -> list[str]:
+    """In what the program that wrote ``folder`` is not the one of ``before``."""
+    now = program_of(read_json(folder / NAME))
+    return [f"{name} {old} then, {now.get(name)} now" for name, old in before.program.items() if old != now.get(name)]
 
 
 def differences(before: Recorded, folder: Path) -> list[str]:
-    """What the manifest in ``folder`` has that ``before`` has not, by file; empty when every byte is the same."""
+    """The files that the manifest in ``folder`` has otherwise than ``before``; empty when every byte is the same."""
     after: dict[str, Any] = read_json(folder / NAME)
     names = sorted(before.outputs.keys() | after["outputs"].keys())
-    changed = [name for name in names if before.outputs.get(name) != after["outputs"].get(name)]
-    if not changed:
-        return []
-    reasons = [
-        f"{name} {old} then, {after['environment'].get(name)} now"
-        for name, old in before.environment.items()
-        if old != after["environment"].get(name)
-    ]
-    if before.version != after["version"]:
-        reasons.insert(0, f"ascend-kv-sim {before.version} then, {after['version']} now")
-    return changed + [f"({reason})" for reason in reasons]
+    return [name for name in names if before.outputs.get(name) != after["outputs"].get(name)]
 
 
 def _check_inputs(inputs: list[tuple[str, str]], base_dir: Path) -> None:

@@ -6,17 +6,18 @@ from typing import Any
 
 from simulator.planning.pool_interval import IntervalPoint
 from simulator.planning.size import NEAR_CLIFF_RATIO, SizeAnswer, SizePoint
-from simulator.planning.statistics import Estimate, exact_interval
+from simulator.planning.statistics import Estimate
 from simulator.planning.target import Target
+from simulator.showing import size_words
 from simulator.showing.terminal import print_rows
-from simulator.units import format_bytes, format_seconds
 from simulator.units import format_percent as percent
+from simulator.units import format_seconds
 
 
 def size_document(answer: SizeAnswer) -> dict[str, Any]:
     """The document of ``simulate size --format json``."""
     found, engine = answer.recommended, answer.scenario.engine
-    return {
+    document = {
         "recommended": {
             "max_pages": found.max_pages if found else None,
             "safety_factor": answer.safety_factor(found.max_pages) if found else None,
@@ -32,6 +33,8 @@ def size_document(answer: SizeAnswer) -> dict[str, Any]:
         "target": _targets(answer)[0],
         "targets": _targets(answer),
         "confidence": answer.confidence,
+        "sure_pages": answer.limit_pages,
+        "page_bytes": answer.page_bytes,
         "smaller_max_pages_that_fails": answer.smaller,
         "hbm_headroom_pages": answer.hbm_limit_max_pages - found.max_pages if found else None,
         "page_rounding_ratio": answer.page_rounding_ratio,
@@ -41,9 +44,12 @@ def size_document(answer: SizeAnswer) -> dict[str, Any]:
         "cliff": _cliff(answer),
         "curve": [_point(answer, one) for one in answer.curve],
         "ways_out": [way.to_dict() for way in answer.ways],
-        "verdict": verdict(answer),
-        "notes": notes(answer),
+        "on_oom": engine.on_oom,
+        "scenario_devices": answer.scenario.loaded_device.count,
+        "interrupted": answer.interrupted,
     }
+    said = {"verdict": size_words.verdict(document), "notes": size_words.notes(document)}
+    return document | said
 
 
 def _devices(answer: SizeAnswer) -> int | None:
@@ -79,6 +85,25 @@ def ends(estimate: Estimate) -> list[float | None]:
 def number(value: float) -> float | None:
     """``value`` for JSON: ``null`` where nothing could be measured."""
     return value if math.isfinite(value) else None
+
+
+def size_tables(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The Parquet tables of a size: the curve, and the pool's interval if it is not known exactly."""
+    interval = document["pool_interval"] or {"points": []}
+    return {
+        "curve": [flat_point(one) for one in document["curve"]],
+        "interval": [flat_point(one) for one in interval["points"]],
+    }
+
+
+def flat_point(point: dict[str, Any]) -> dict[str, Any]:
+    """A point of a curve with its targets and intervals as columns of their own."""
+    flat = {name: value for name, value in point.items() if name not in ("targets", "oom_rate_ci")}
+    named = [{"name": "oom_rate", "ci": point["oom_rate_ci"]}] if "oom_rate_ci" in point else []
+    for one in (*named, *point["targets"]):
+        flat[one["name"]] = one.get("value", flat.get(one["name"]))
+        flat[f"{one['name']}.low"], flat[f"{one['name']}.high"] = one["ci"]
+    return flat
 
 
 def _uncertain(answer: SizeAnswer) -> dict[str, Any] | None:
@@ -121,8 +146,7 @@ def _point(answer: SizeAnswer, one: SizePoint) -> dict[str, Any]:
     return {
         "max_pages": one.max_pages,
         "safety_factor": answer.safety_factor(one.max_pages),
-        "oom_rate": one.oom_rate.value,
-        "oom_rate_ci": one.oom_rate.interval,
+        **_figures(answer, oom_rate=one.oom_rate, targets=one.targets),
         "preemption_rate": one.preemption_rate,
         "ttft_p99_s": None if one.thrash else number(one.ttft_p99_s),
         "thrash": one.thrash,
@@ -131,88 +155,11 @@ def _point(answer: SizeAnswer, one: SizePoint) -> dict[str, Any]:
     }
 
 
-def verdict(answer: SizeAnswer) -> str:
-    """The answer in a sentence."""
-    found, engine = answer.recommended, answer.scenario.engine
-    if found is None:
-        return (
-            f"No size up to {answer.smaller:,} pages is shown to keep the {answer.goal}: either memory is not what "
-            "is missing, or more requests or replications are needed to show it."
-        )
-    held = format_bytes(found.max_pages * answer.page_bytes)
-    what = (
-        f"{found.max_pages:,} pages of {answer.page_tokens} tokens ({held} a device), "
-        f"safety factor {answer.safety_factor(found.max_pages):.3g} at max_num_seqs {engine.max_num_seqs}"
-    )
-    if answer.feasible:
-        spare = answer.limit_pages - found.max_pages
-        where = "" if answer.uncertain is None else f" at the low end of the pool, {answer.uncertain.interval}"
-        return f"{what}: {answer.goal} with {answer.confidence:.4g} confidence; {spare:,} more pages would fit{where}."
-    limit = f"the memory budget leaves {answer.limit_pages:,}"
-    if answer.uncertain is not None:
-        limit = (
-            f"the low end of the pool, {answer.uncertain.interval}, holds {answer.limit_pages:,} (the pool is enough "
-            f"with probability {answer.uncertain.enough:.2g})"
-        )
-    return (
-        f"{what} are needed for {answer.goal}, but {limit}: "
-        f"it cannot be {'met' if answer.uncertain is None else 'relied on'} "
-        f"on {answer.scenario.loaded_device.count} device(s)."
-    )
-
-
-def notes(answer: SizeAnswer) -> list[str]:
-    """What a reader should know before relying on the answer."""
-    said = []
-    on_oom = answer.scenario.engine.on_oom
-    if on_oom != "fail" and [target.name for target in answer.goal.targets] == ["oom"]:
-        said.append(
-            f"with on_oom {on_oom} a full pool loses no request, so the OOM rate counts only requests too large for an "
-            "empty pool and swaps refused: --target preemption=0.01 or --target ttft_p95=2s says more"
-        )
-    found = answer.recommended
-    if found is not None and found.oom_rate.value and "oom" not in [target.name for target in answer.goal.targets]:
-        said.append(
-            f"{percent(found.oom_rate.value)} of the requests run out of memory in the recommended size, and a time is "
-            "that of the completed ones: --target oom=0.001 beside it asks for both"
-        )
-    ratio = answer.cliff_ratio
-    if ratio is not None and ratio >= NEAR_CLIFF_RATIO:
-        said.append(f"near the cliff: 5 % fewer pages make the p99 of TTFT {ratio:.2g} times as long")
-    if any(one.thrash for one in answer.curve):
-        largest = max(one.max_pages for one in answer.curve if one.thrash)
-        said.append(
-            f"up to {largest:,} pages the engine thrashes or stands still: no times are given there, none could be "
-            "trusted, and no such size is recommended" + _unseen(answer)
-        )
-    if answer.uncertain is not None and answer.recommended is not None and not answer.feasible:
-        low = answer.uncertain.interval.low_bytes
-        said.append(
-            f"what the low end carries as it is: --set device.kv_capacity_bytes={low} --solve engine.max_num_seqs=..., "
-            "or any other key"
-        )
-    if any(answer.bounds):
-        said.append(
-            "too rare to count: the size is where the line through two larger rates (logarithms) meets the target"
-        )
-    return said
-
-
-def _unseen(answer: SizeAnswer) -> str:
-    """How sure it is that the recommended size does not."""
-    found = answer.recommended
-    if found is None:
-        return ""
-    bound = exact_interval(0, found.replications, answer.confidence)[1]
-    runs = f"{found.replications} runs of {found.max_pages:,} pages"
-    return f"; none of {runs} did, so at most {percent(bound)} of such runs would"
-
-
 def print_size(answer: SizeAnswer) -> None:
     """The verdict, the notes, the ways out, the curve, and what an uncertain pool means."""
-    text = "\n".join(
-        [verdict(answer), *(f"  {way}" for way in _ways(answer)), *(f"note: {one}" for one in notes(answer))]
-    )
+    document = size_document(answer)
+    said = [*(f"  {way}" for way in size_words.ways(document)), *(f"note: {one}" for one in document["notes"])]
+    text = "\n".join([document["verdict"], *said])
     print_rows(text, [_row(answer, one) for one in answer.curve])
     if answer.uncertain is not None:
         print_rows(f"\nA pool of {answer.uncertain.interval}, any size as likely as any other:", _interval_rows(answer))
@@ -249,15 +196,6 @@ def spelled(estimate: Estimate, target: Target) -> str:
     if target.is_share:
         return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
     return format_seconds(estimate.value)
-
-
-def _ways(answer: SizeAnswer) -> list[str]:
-    lines = []
-    for way in answer.ways:
-        settings = ", ".join(f"{key} {value}" for key, value in way.settings.items())
-        fits = "holds it" if way.fits else "would not hold it either"
-        lines.append(f"{settings}: {fits}, {way.hbm_limit_max_pages:,} pages")
-    return lines
 
 
 def _row(answer: SizeAnswer, one: SizePoint) -> dict[str, str]:

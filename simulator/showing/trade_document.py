@@ -1,14 +1,17 @@
 """Two keys solved for together, as a JSON document and in words."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simulator.planning.frontier import Trade
 from simulator.planning.grid import Axis
 from simulator.planning.target import Goal
 from simulator.showing.size_document import spelled
-from simulator.showing.solve_document import solve_document
+from simulator.showing.size_words import goal_words
+from simulator.showing.solve_document import solve_document, solve_rows
 from simulator.showing.terminal import print_rows
+
+Translate = Callable[[str], str]
 
 
 def trade_document(
@@ -16,7 +19,7 @@ def trade_document(
 ) -> dict[str, Any]:
     """The document of ``simulate size --solve --solve --format json``."""
     first, second = axes
-    return {
+    document = {
         "keys": [first.key, second.key],
         "feasible": any(one.solved.best is not None for one in trades),
         "allocator": label,
@@ -30,26 +33,40 @@ def trade_document(
             }
             for one in trades
         ],
-        "verdict": trade_verdict(trades, axes, goal, confidence=confidence),
+    }
+    return document | {"verdict": trade_verdict(document)}
+
+
+def trade_tables(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The Parquet tables of a trade: the frontier, and everything tried for each value of the first key."""
+    first, second = document["keys"]
+    frontier = document["frontier"]
+    return {
+        "frontier": [{first: one[first], second: one[second]} for one in frontier],
+        "curve": [{first: one[first]} | row for one in frontier for row in solve_rows(one["solve"])],
     }
 
 
-def trade_verdict(trades: Sequence[Trade], axes: tuple[Axis, Axis], goal: Goal, *, confidence: float) -> str:
-    """The answer in a sentence."""
-    first, second = axes
-    held = [one for one in trades if one.solved.best is not None]
+def trade_verdict(document: Mapping[str, Any], words: Translate = str) -> str:
+    """The answer in a sentence, from the document."""
+    first, second = document["keys"]
+    frontier, goal = document["frontier"], goal_words(document["targets"], words)
+    held = sum(one["solve"]["feasible"] for one in frontier)
     if not held:
-        return f"No pair of {first.key} and {second.key} in these ranges is shown to keep the {goal}."
-    return (
-        f"How far {second.key} may go for each {first.key} and keep the {goal}, each row with {confidence:.4g} "
-        f"confidence ({len(trades) - len(held)} of {len(trades)} rows without an answer):"
+        text = "No pair of {first} and {second} in these ranges is shown to keep the {goal}."
+        return words(text).format(first=first, second=second, goal=goal)
+    text = (
+        "How far {second} may go for each {first} and keep the {goal}, each row with {confidence} confidence "
+        "({missing} of {rows} rows without an answer):"
     )
+    shown = {"first": first, "second": second, "goal": goal, "confidence": f"{document['confidence']:.4g}"}
+    return words(text).format(**shown, missing=len(frontier) - held, rows=len(frontier))
 
 
-def print_trades(trades: Sequence[Trade], axes: tuple[Axis, Axis], goal: Goal, *, confidence: float) -> None:
+def print_trades(trades: Sequence[Trade], axes: tuple[Axis, Axis], goal: Goal, *, said: str) -> None:
     """The verdict, and a row for each value of the first key."""
     rows = [_row(one, axes, goal) for one in trades]
-    print_rows(trade_verdict(trades, axes, goal, confidence=confidence), rows)
+    print_rows(said, rows)
 
 
 def _row(trade: Trade, axes: tuple[Axis, Axis], goal: Goal) -> dict[str, str]:

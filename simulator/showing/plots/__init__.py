@@ -31,5 +31,5 @@ PICTURES: dict[str, Picture] = {
     "pool_map": pool_map,
     "queue_and_batch": queue_and_batch,
     "latency": latency,
-    "hbm_budget": hbm_budget,
+    "hbm_budget": lambda data, words: hbm_budget(data.bases, words),
 }

@@ -1,14 +1,14 @@
 """Where the memory of one device goes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simulator.showing.plots import style
-from simulator.showing.plots.style import BLUE, GREEN, GREY, GROUND, ORANGE, PINK, RED, SKY
+from simulator.showing.plots.style import BLUE, GREEN, GREY, GROUND, INK, ORANGE, PINK, RED, SKY
 from simulator.units import format_bytes
 
 if TYPE_CHECKING:
-    from simulator.showing.report_data import ReportData
+    from simulator.showing.report_data import Basis
 
 _COLOURS = {
     "KV pool": BLUE,
@@ -35,9 +35,11 @@ def budget_parts(memory: Mapping[str, Any]) -> dict[str, int]:
     return parts
 
 
-def hbm_budget(data: "ReportData", words: style.Words) -> "style.Figure | None":
-    """One stacked bar a results folder."""
-    bases = [basis for basis in data.bases if basis.memory][: style.MAX_SHOWN]
+def hbm_budget(
+    every: "Sequence[Basis]", words: style.Words, *, needed_bytes: int | None = None
+) -> "style.Figure | None":
+    """One stacked bar a results folder; ``needed_bytes`` of the KV pool are marked."""
+    bases = [basis for basis in every if basis.memory][: style.MAX_SHOWN]
     if not bases:
         return None
     title = words("Where does the memory of one device go?")
@@ -65,5 +67,8 @@ def hbm_budget(data: "ReportData", words: style.Words) -> "style.Figure | None":
         for name, colour in _COLOURS.items()
         if named or first[name]
     ]
+    if needed_bytes is not None:
+        line = axes.axvline(needed_bytes / 2**30, color=INK, linewidth=1.6, linestyle="--")
+        entries.append((f"{words('needed for KV')} {format_bytes(needed_bytes)}", line))
     style.legend(drawn, title, entries, columns=2)
     return drawn

@@ -59,7 +59,7 @@ def top_in(title: str, *, legend_rows: int = 0) -> float:
 
 def _wrapped(title: str) -> str:
     # A CJK letter is as wide as two others.
-    width = 62 if title.isascii() else 34
+    width = 58 if title.isascii() else 32
     return "\n".join(textwrap.wrap(title, width)) or title
 
 

@@ -1,0 +1,1 @@
+"""What each kind of page says; ``showing.page`` has what they share."""
