@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import IO, Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions", "--hide-scrollbars")
+_FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-extensions"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
+    "--disable-dev-shm-usage",
+)
 
 
 def find_browser() -> str | None:

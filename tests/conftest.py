@@ -5,11 +5,18 @@ import os
 import time
 
 import pytest
+from answer_folders import Folders
 from hypothesis import settings
 
 # Machines differ in speed; what a test costs is bounded by its number of examples.
 settings.register_profile("repository", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("repository")
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """Results folders of every command; read only."""
+    return Folders(tmp_path_factory.mktemp("folders"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -222,11 +222,11 @@ def test_two_writers_of_a_folder_take_turns(tmp_path: Path) -> None:
     ("words", "limit_bytes", "file"),
     [
         (RUN, 20_000, "out/"),
-        (SIZE, 5_000, "out/size."),
+        (SIZE, 5_000, "out/"),
         (SWEEP, 5_000, "out/journal.jsonl"),
         (("sweep", *SWEEP[1:4], "workload.arrivals.rate=5,10", *SWEEP[5:]), 9_000, "out/sweep.parquet"),
         (("init", "new.yaml"), 100, "new.yaml"),
-        (("kernel", "tight.yaml", "--out", "out"), 2_000, "out/kernel."),
+        (("kernel", "tight.yaml", "--out", "out"), 2_000, "out/"),
     ],
 )
 def test_a_file_that_has_no_room_is_named(words: tuple[str, ...], limit_bytes: int, file: str, folder: Path) -> None:

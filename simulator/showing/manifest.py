@@ -65,7 +65,6 @@ class Outputs:
         self.sha256[name] = hashlib.sha256(content).hexdigest()
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
     """What was done, enough to do it again: a ``kind`` of question, the command to type, and what it was told.

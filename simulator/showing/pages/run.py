@@ -1,8 +1,11 @@
 """The page of a run: its allocators side by side."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from simulator.showing.page import Figures, Formula, Line, Page, Picture, Translate
 from simulator.showing.plots import PICTURES, style
@@ -144,12 +147,14 @@ def _slider_map(run: RunData) -> dict[str, Any]:
     from simulator.serving.pool_map import grid
 
     times, owners = grid(run.pool_map)
-    step = -(-len(times) // _SLIDER_INSTANTS)
-    times, owners = times[::step], owners[::step]
+    # Evenly, and never without the first and the last.
+    kept = np.unique(np.linspace(0, len(times) - 1, min(len(times), _SLIDER_INSTANTS)).round().astype(int))
+    times, owners = times[kept], owners[kept]
     return {
         "name": run.name,
         "end": run.summary["simulated_s"],
-        "times": [round(time, 3) for time in times.tolist()],
+        # Rounded down, so that the end of the slider reaches the last.
+        "times": [math.floor(1e3 * time) / 1e3 for time in times.tolist()],
         "addresses": owners.shape[1],
         "runs": _run_lengths(owners.T.ravel().tolist()),
     }
