@@ -13,6 +13,7 @@ from simulator.fields import Bytes, Config, Ratio, Seconds
 
 ProfileName = Literal["generic", "vllm-0.33", "vllm-0.11", "vllm-0.6", "sglang", "cann-recipes"]
 SchedulerName = Literal["continuous", "prefill_first", "static", "replay"]
+SchedulingPolicy = Literal["fcfs", "priority"]
 OnOom = Literal["fail", "wait", "preempt_recompute", "preempt_swap"]
 DType = Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8", "int4"]
 FreeOrder = Literal["lifo", "fifo", "address_ordered", "first_fit_scan"]
@@ -35,6 +36,10 @@ class EngineConfig(Config):
     max_model_len: int | None = Field(None, ge=1)
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = Field(0, ge=0)
+    adaptive_long_prefill_threshold: bool = Field(
+        False, description="the threshold is at least the step's budget over the number of live sequences (vLLM 0.33)"
+    )
+    scheduling_policy: SchedulingPolicy = "fcfs"
     on_oom: OnOom = "preempt_recompute"
     swap_bytes: Bytes = Field(4 * 2**30, validation_alias=AliasChoices("swap_bytes", "swap_space"))
     queue_timeout: Seconds | None = None
@@ -116,6 +121,7 @@ class PagedCowConfig(PagedBase):
 
     kind: Literal["paged_cow"]
     enable_prefix_caching: bool = True
+    hit_rate_window: int = Field(1000, ge=1, description="requests that kv.prefix_hit_rate_recent looks back on")
     eviction_policy: EvictionPolicy = Field(
         "lru",
         validation_alias=AliasChoices("eviction_policy", "radix_eviction_policy"),

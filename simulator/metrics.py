@@ -179,6 +179,7 @@ def _memory(run: EngineRun, allocator: Allocator) -> dict[str, Any]:
         "cow_copies": totals.cow_copies,
         "shared_saving": _shared_saving(recorder.entries.total, allocated // page_bytes if page_bytes else 0),
         "prefix_hit_rate": _ratio(totals.prefix_hit_tokens, totals.prefix_query_tokens),
+        "prefix_hit_rate_recent": allocator.recent_hit_rate,
         "evictions": totals.evictions,
         "moved_bytes": totals.moved_bytes,
     }

@@ -57,6 +57,7 @@ class Scheduler(Growing):
         self.append_reserve = AppendReserve(self)
         self.admission = Admission(self)
         self.rules = self.admission.rules
+        self._by_urgency = engine.scheduling_policy == "priority"
         self._queue_timeout_ns = None if engine.queue_timeout is None else to_ns(engine.queue_timeout)
 
     # ---- arrivals
@@ -136,6 +137,9 @@ class Scheduler(Growing):
         if self.swapped:
             self.blocked = True
             return
+        if self._by_urgency:
+            for sequence in list(self.waiting) if self._queue_timeout_ns is not None else ():
+                self._expired(sequence, now)
         while self.waiting and budget > 0:
             sequence = self.waiting[0]
             if self._expired(sequence, now):
@@ -175,7 +179,7 @@ class Scheduler(Growing):
         return tokens
 
     def _expired(self, sequence: Sequence, now: int) -> bool:
-        """Drop the head of the queue if it has waited too long (time spent running before a preemption not counted)."""
+        """Drop a waiting ``sequence`` that has waited too long (time spent running before a preemption not counted)."""
         limit = self._queue_timeout_ns
         if limit is None or sequence.generated_tokens or now < sequence.arrival_ns + limit:
             return False
@@ -183,16 +187,21 @@ class Scheduler(Growing):
         return True
 
     def deadline_ns(self) -> int | None:
-        """When the head of the queue gives up, if it does."""
-        if self._queue_timeout_ns is None or not self.waiting or self.waiting[0].generated_tokens:
+        """When the next one in the queue gives up, if anybody does; without priorities the head is the first to."""
+        if self._queue_timeout_ns is None or not self.waiting:
             return None
-        return self.waiting[0].arrival_ns + self._queue_timeout_ns
+        who = self.waiting if self._by_urgency else (self.waiting[0],)
+        since = min((sequence.arrival_ns for sequence in who if not sequence.generated_tokens), default=None)
+        return None if since is None else since + self._queue_timeout_ns
 
     def _resume_swapped(self, budget: int, now: int) -> int:
         return budget - self.pressure.resume_swapped(now) if self.swapped else budget
 
     def admission_open(self) -> bool:
-        """Whether an arrival could be admitted at once (so a leap must stop for it)."""
+        """Whether an arrival could be admitted at once (so a leap must stop for it). With priorities it may go ahead of
+        everybody who waits."""
+        if self._by_urgency:
+            return len(self.running) < self.engine.max_num_seqs
         return not self.blocked and not self.waiting and len(self.running) < self.engine.max_num_seqs
 
     def describe_deadlock(self) -> str:

@@ -83,8 +83,10 @@ def requests_of(
     beams: int = 0,
     prefixes: list[tuple[int, int]] | None = None,
     closed: ClosedLoop | None = None,
+    priorities: list[int] | None = None,
 ) -> Requests:
-    """Requests from ``(arrival_ns, prompt, output)`` rows; ``prefixes``: each an ``(id, tokens)`` or ``(-1, 0)``."""
+    """Requests from ``(arrival_ns, prompt, output)`` rows; ``prefixes``: each an ``(id, tokens)`` or ``(-1, 0)``;
+    ``priorities``: one each."""
     arrival, prompt, output = (np.array([row[i] for row in rows], np.int64) for i in range(3))
     count = len(rows)
     prefix = None
@@ -99,8 +101,9 @@ def requests_of(
         arrival_ns=arrival if closed is None else np.zeros(count, np.int64),
         prompt_tokens=prompt,
         output_tokens=output,
-        class_id=np.zeros(count, np.int16),
-        class_names=("default",),
+        class_id=np.zeros(count, np.int16) if priorities is None else np.arange(count, dtype=np.int16),
+        class_names=("default",) if priorities is None else tuple(f"class {i}" for i in range(count)),
+        class_priority=tuple(priorities or ()),
         samples=np.full(count, samples, np.int16),
         beam_width=np.full(count, beams, np.int16),
         prefix=prefix,
@@ -219,6 +222,8 @@ def worlds(draw: st.DrawFn, kinds: tuple[str, ...] = ("contiguous", "paged", "pa
         max_num_batched_tokens=draw(st.integers(6, 80)),
         enable_chunked_prefill=draw(st.booleans()),
         long_prefill_token_threshold=draw(st.sampled_from([0, 0, 5])),
+        adaptive_long_prefill_threshold=draw(st.booleans()),
+        scheduling_policy=draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
         on_oom=on_oom,
         queue_timeout=draw(st.sampled_from([None, None, 5e-5, 2e-4])),
         num_lookahead_tokens=draw(st.sampled_from([0, 0, 2])),
@@ -235,6 +240,8 @@ def worlds(draw: st.DrawFn, kinds: tuple[str, ...] = ("contiguous", "paged", "pa
         options["free_order"] = draw(st.sampled_from(["lifo", "fifo", "address_ordered", "first_fit_scan"]))
         options["null_page"] = draw(st.booleans())
         options["reverse_release"] = draw(st.booleans())
+    elif kind == "paged_cow" and RULES[engine.profile].free_order != "fifo":
+        options["eviction_policy"] = draw(st.sampled_from(["lru", "lru", "lfu", "fifo", "mru", "filo", "priority"]))
     window = draw(st.sampled_from([None, 5, 12])) if kind in ("paged", "paged_cow") else None
     samples = draw(st.sampled_from([1, 1, 1, 3])) if window is None else 1
     beams = 0
@@ -243,8 +250,11 @@ def worlds(draw: st.DrawFn, kinds: tuple[str, ...] = ("contiguous", "paged", "pa
     if window is not None or samples > 1:
         beams = 0
     prefixes = prefixes if draw(st.booleans()) else None
+    priorities = draw(st.lists(st.integers(-1, 2), min_size=count, max_size=count)) if draw(st.booleans()) else None
     return World(
-        requests=requests_of(rows, samples=samples, beams=beams, prefixes=prefixes, closed=closed),
+        requests=requests_of(
+            rows, samples=samples, beams=beams, prefixes=prefixes, closed=closed, priorities=priorities
+        ),
         engine=engine,
         kind=kind,
         pool_pages=max(2, draw(st.integers(10, 120)) // page_tokens),

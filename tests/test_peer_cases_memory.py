@@ -9,6 +9,7 @@ from itertools import chain
 import pytest
 from cow_world import Sequence
 
+from simulator.allocators.hit_window import HitWindow
 from simulator.allocators.host_pool import HostPool
 from simulator.allocators.paged import PagedAllocator, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
@@ -582,3 +583,52 @@ def test_pages_without_sharing_swap_too() -> None:
     assert allocator.swap_in([(holding, 25)]) == 3 * 16
     assert (len(holding.pages), allocator.free_pages()) == (4, 0)
     allocator.check([holding])
+
+
+# ---- hit rate of recent requests
+
+
+def test_the_recent_hit_rate_leaves_out_the_oldest_steps() -> None:
+    """vLLM 0.33 tests/v1/core/test_kv_cache_utils.py::test_metrics: a window of 5 requests"""
+    window = HitWindow(5)
+    rates = []
+    for batch in ((1, 20, 9), (4, 80, 16), (1, 10, 2)):
+        window.observe(*batch)
+        rates.append(window.hit_rate)
+    assert rates == [0.45, 0.25, 0.20]
+    assert (window.requests, window.query_tokens, window.hit_tokens) == (5, 90, 18)
+
+
+def test_one_step_with_more_requests_than_the_window_counts_as_a_whole() -> None:
+    window = HitWindow(3)
+    assert window.hit_rate == 0.0
+    window.observe(2, 10, 10)
+    for _ in range(5):
+        window.count(10, 1)
+    window.close_batch()
+    assert (window.requests, window.hit_rate) == (5, 0.1)
+
+
+def test_recent_and_whole_run_hit_rates_differ_while_the_cache_warms_up() -> None:
+    """Known case 55 (1CatAI/1Cat-vLLM #90): 5 users, 3 rounds, the same prompt; the last block is computed again."""
+    engine = Engine(NEWEST, pages=200, page_tokens=16)
+    engine.allocator._recent.limit = 10
+    for _ in range(3):
+        for holding in [engine.start(numbers(0, 320)) for _ in range(5)]:
+            engine.allocator.release(holding)
+        engine.allocator.maintain(0)
+    totals = engine.allocator.totals
+    # of 15 requests the first finds nothing, the others 19 of 20 blocks; the last ten are among the others
+    assert totals.prefix_hit_tokens / totals.prefix_query_tokens == 14 * 19 / (15 * 20)
+    assert engine.allocator.recent_hit_rate == 19 / 20
+
+
+def test_a_request_refused_in_many_steps_fills_the_window_of_0_11() -> None:
+    engine = Engine(STABLE, pages=11, page_tokens=16)
+    engine.start(numbers(0, 100))
+    demand = engine.demand(numbers(500, 600))
+    assert engine.allocator.admit(demand, 100) is None
+    engine.allocator.refused_again(demand, 10**9)
+    assert engine.allocator._recent.requests == engine.allocator._recent.limit
+    assert engine.allocator.recent_hit_rate == 0.0
+    assert engine.allocator.totals.prefix_query_tokens == 100 + 100 * (10**9 + 1)

@@ -4,6 +4,7 @@ Sources: vLLM 0.33.0 and 0.11.0 ``tests/v1/core/test_scheduler.py``, vLLM 0.6.3.
 and ``test_chunked_prefill_scheduler.py``, cann-recipes-infer ``tests/core/test_continuous_batching_scheduler.py``.
 """
 
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,12 +17,15 @@ from simulator.allocators.paged import PagedAllocator, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.sharing import RULES
 from simulator.config import EngineConfig
+from simulator.errors import InputError
 from simulator.profiles import PROFILES
+from simulator.scenario import parse_scenario
 from simulator.serving.batch import DecodeBatch
 from simulator.serving.ledger import Ledger
 from simulator.serving.schedulers import SCHEDULERS
 from simulator.serving.sequence import Outcome, Sequence, State
 from simulator.serving.token_budget import TokenBudget
+from simulator.simulation import simulate
 
 LIVE = (State.PREFILL, State.DECODE)
 
@@ -59,10 +63,16 @@ class Desk:
         self.sequences: list[Sequence] = []
         self.now = 0
 
-    def add(self, *prompts: int, output: int = 16) -> list[Sequence]:
+    def add(self, *prompts: int, output: int = 16, priority: int = 0) -> list[Sequence]:
         added = []
         for prompt in prompts:
-            sequence = Sequence(len(self.sequences), prompt_tokens=prompt, output_tokens=output, arrival_ns=self.now)
+            sequence = Sequence(
+                len(self.sequences),
+                prompt_tokens=prompt,
+                output_tokens=output,
+                arrival_ns=self.now,
+                priority=priority,
+            )
             self.ledger.arrival(sequence.request_id, self.now)
             self.sequences.append(sequence)
             self.scheduler.enqueue(sequence, self.now)
@@ -408,3 +418,168 @@ def test_a_second_prompt_is_not_cut_to_fill_a_prefill_step() -> None:
     desk.add(60, 60)
     assert desk.step() == [60, 0]
     assert desk.step() == [0, 60]
+
+
+# ---- vLLM 0.33: a threshold that adapts, priorities
+
+
+def test_the_adaptive_threshold_is_at_least_a_fair_share_of_the_budget() -> None:
+    """test_long_prefill_threshold_floored_by_fair_share: threshold 100, two requests share 1024 tokens."""
+    desk = Desk(
+        blocks=10_000,
+        profile="vllm-0.33",
+        max_num_batched_tokens=1024,
+        long_prefill_token_threshold=100,
+        adaptive_long_prefill_threshold=True,
+    )
+    desk.add(2000, 10)
+    assert desk.step() == [512, 10]
+
+
+def test_the_fair_share_counts_who_waits_and_who_runs_and_never_lowers_the_threshold() -> None:
+    desk = Desk(
+        blocks=10_000,
+        profile="vllm-0.33",
+        max_num_batched_tokens=1024,
+        long_prefill_token_threshold=300,
+        adaptive_long_prefill_threshold=True,
+        max_num_seqs=2,
+    )
+    desk.add(2000, 2000, 2000, 2000)
+    # four are live, two of them without a seat: 1024 / 4 is less than the threshold
+    assert desk.step() == [300, 300, 0, 0]
+    desk = Desk(
+        blocks=10_000,
+        profile="vllm-0.33",
+        max_num_batched_tokens=1024,
+        long_prefill_token_threshold=100,
+        adaptive_long_prefill_threshold=True,
+        max_num_seqs=2,
+    )
+    desk.add(2000, 2000, 2000)
+    assert desk.step() == [341, 341, 0]
+
+
+def test_of_two_that_need_memory_the_less_urgent_one_is_preempted() -> None:
+    """test_priority_scheduling_preemption: 5 usable blocks of 16; the urgent one comes a step later."""
+    desk = Desk(blocks=6, profile="vllm-0.33", max_num_batched_tokens=100, scheduling_policy="priority")
+    (low,) = desk.add(32, priority=5)
+    assert desk.step() == [32]
+    (high,) = desk.add(32, priority=0)
+    # the one that decodes takes its third block, two are left for the urgent prompt
+    assert desk.step() == [1, 32]
+    # now the urgent one needs a third block and none is free
+    assert desk.begin() == [0, 1]
+    assert (low.state, high.state) == (State.WAITING, State.DECODE)
+    assert list(desk.ledger.preemptions[:2]) == [1, 0]
+    assert list(desk.scheduler.waiting) == [low]
+
+
+def test_without_priorities_the_same_two_preempt_the_later_one() -> None:
+    desk = Desk(blocks=6, profile="vllm-0.33", max_num_batched_tokens=100)
+    desk.add(32, priority=5)
+    desk.step()
+    desk.add(32, priority=0)
+    desk.step()
+    assert desk.begin() == [1, 0]
+
+
+def test_the_most_urgent_is_admitted_first_and_of_equals_who_came_first() -> None:
+    desk = Desk(
+        blocks=1000, profile="vllm-0.33", max_num_batched_tokens=100, max_num_seqs=1, scheduling_policy="priority"
+    )
+    for priority in (2, 0, 1, 0):
+        desk.add(20, output=1, priority=priority)
+        desk.now += 1
+    order = []
+    for _ in range(4):
+        order += [index for index, tokens in enumerate(desk.step()) if tokens]
+    assert order == [1, 3, 2, 0]
+
+
+def test_a_request_that_preempts_itself_lets_the_others_of_its_step_go_on() -> None:
+    """vLLM 0.33: under priorities the victim need not be the last one that runs."""
+    # 5 usable blocks: 2 of the least urgent, 3 of the other, which has room for 8 more tokens
+    desk = Desk(blocks=6, profile="vllm-0.33", max_num_batched_tokens=100, scheduling_policy="priority")
+    (low,) = desk.add(32, priority=5)
+    (high,) = desk.add(40, priority=0)
+    assert desk.step() == [32, 40]
+    assert desk.scheduler.running[0] is high, "the most urgent was admitted first"
+    assert desk.begin() == [0, 1]
+    assert low.state is State.WAITING
+    # the same where the one that preempts itself comes first in the order of admission
+    desk = Desk(blocks=6, profile="vllm-0.33", max_num_batched_tokens=100, scheduling_policy="priority")
+    (low,) = desk.add(31, priority=5)
+    desk.step()
+    (high,) = desk.add(40, priority=0)
+    assert desk.step() == [1, 40]
+    assert desk.scheduler.running == [low, high]
+    assert desk.begin() == [0, 1]
+    assert low.state is State.WAITING
+
+
+def test_the_refused_head_gives_way_to_a_more_urgent_arrival_that_fits() -> None:
+    desk = Desk(blocks=11, profile="vllm-0.33", max_num_batched_tokens=400, scheduling_policy="priority", on_oom="wait")
+    desk.add(64)
+    desk.step()
+    desk.add(128, priority=1)  # 8 blocks, 5 are free
+    assert desk.step() == [1, 0]
+    assert desk.scheduler.blocked and desk.scheduler.admission_open()
+    desk.add(32, priority=0)
+    assert desk.step() == [1, 0, 32]
+
+
+def test_whoever_has_waited_too_long_gives_up_though_others_are_more_urgent() -> None:
+    desk = Desk(
+        blocks=1000,
+        profile="vllm-0.33",
+        max_num_batched_tokens=100,
+        max_num_seqs=1,
+        scheduling_policy="priority",
+        queue_timeout=10e-9,
+    )
+    desk.add(20, output=100)
+    desk.step()
+    (late,) = desk.add(20, priority=3)
+    desk.now += 5
+    desk.add(20, priority=2)
+    assert desk.scheduler.deadline_ns() == late.arrival_ns + 10
+    desk.now = late.arrival_ns + 10
+    desk.step()
+    assert desk.ledger.outcome[1] == Outcome.timed_out
+    assert desk.ledger.outcome[2] == Outcome.unfinished
+
+
+CLASSES = """
+device: {preset: 910B3}
+model: {preset: llama-3.1-8b}
+workload:
+  arrivals: {process: poisson, rate: 30}
+  prompt_tokens: 200
+  output_tokens: 40
+  priority: 7
+  classes: [{name: batch}, {name: chat, priority: 1}]
+  requests: 400
+engine: {max_num_seqs: 8, max_model_len: 1024, step_time: 10ms, scheduling_policy: priority}
+allocators: [{kind: paged, page_size: 16, max_pages: 110}]
+"""
+
+
+def test_an_urgent_class_of_a_scenario_waits_less_and_is_preempted_less() -> None:
+    waits, preemptions = {}, {}
+    for policy in ("priority", "fcfs"):
+        scenario = parse_scenario(CLASSES, Path(), [f"engine.scheduling_policy={policy}"])
+        assert scenario.requests().class_priority == (7, 1)
+        rows = simulate(scenario, verify=True).runs[0].requests
+        waited = rows["start_s"] - rows["arrival_s"]
+        for name in ("chat", "batch"):
+            waits[policy, name] = float(waited[rows["class"] == name].mean())
+            preemptions[policy, name] = int(rows["preemptions"][rows["class"] == name].sum())
+    assert waits["priority", "chat"] < 0.1 * waits["priority", "batch"]
+    assert waits["fcfs", "chat"] == pytest.approx(waits["fcfs", "batch"], rel=0.2)
+    assert preemptions["priority", "chat"] < 0.2 * preemptions["priority", "batch"]
+
+
+def test_a_replay_has_no_queue_for_priorities() -> None:
+    with pytest.raises(InputError, match=r"engine\.scheduling_policy: found priority; .* use fcfs"):
+        parse_scenario(CLASSES, Path(), ["engine.scheduler=replay", "engine.on_oom=fail"])

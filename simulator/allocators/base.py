@@ -174,6 +174,11 @@ class Allocator(ABC):
         return None
 
     @property
+    def recent_hit_rate(self) -> float:
+        """Prefix hit rate over the last requests looked up, by tokens; 0 where no prefixes are cached."""
+        return 0.0
+
+    @property
     def table_entries(self) -> int:
         """Page-table entries of all sequences; a shared page counts once for each. 0 where nothing is shared."""
         return 0

@@ -14,6 +14,7 @@ from typing import cast
 
 from simulator.allocators.base import Demand, Holding
 from simulator.allocators.cow_check import check_sharing
+from simulator.allocators.hit_window import HitWindow
 from simulator.allocators.host_pool import HostCopy, HostPool
 from simulator.allocators.page_keys import SharedDemand, content_spans
 from simulator.allocators.paged import PagedHolding, PageLayout
@@ -44,6 +45,7 @@ class PagedCowAllocator(SharedTables):
         chunk_tokens: int = 0,
         host: HostPool | None = None,
         eviction_policy: EvictionPolicy = "lru",
+        hit_rate_window: int = 1000,
     ) -> None:
         super().__init__(
             layout,
@@ -60,6 +62,7 @@ class PagedCowAllocator(SharedTables):
         # demand, known tokens, version of the pages, answer: a blocked request asks again at every step
         self._hits_asked: tuple[Demand, int, int, Hits] | None = None
         self._seen_requests = bytearray()
+        self._recent = HitWindow(hit_rate_window)
         # what the request refused last knows and hits, in tokens
         self._refused = (0, 0)
 
@@ -67,6 +70,11 @@ class PagedCowAllocator(SharedTables):
 
     def hit_tokens(self, demand: Demand, tokens: int) -> int:
         return self._computed_tokens(self._hits(demand, tokens), tokens)
+
+    @property
+    def recent_hit_rate(self) -> float:
+        self._recent.close_batch()
+        return self._recent.hit_rate
 
     def check(self, holdings: Iterable[Holding]) -> None:
         check_sharing(self, [holding for holding in holdings if isinstance(holding, CowHolding)])
@@ -102,8 +110,8 @@ class PagedCowAllocator(SharedTables):
         return holding
 
     def refused_again(self, demand: Demand, times: int) -> None:
-        if self.rules.counts_refused:
-            self._count_look_ups(demand, *self._refused, times)
+        if self.rules.counts_refused and times:
+            self._count_look_ups(demand, *self._refused, more_steps=times)
 
     def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
         assert isinstance(holding, CowHolding)
@@ -178,8 +186,9 @@ class PagedCowAllocator(SharedTables):
         return now_ns if self._uncomputed else None
 
     def maintain(self, now_ns: int, holdings: Iterable[Holding] = ()) -> bool:
-        """What earlier steps have computed saves computing from now on."""
+        """A step is over: what it computed saves computing from now on."""
         del now_ns, holdings
+        self._recent.close_batch()
         self._uncomputed.clear()
         return False
 
@@ -219,12 +228,18 @@ class PagedCowAllocator(SharedTables):
             needed = max(needed, self.peak_pages(missing_tokens, whole_tokens) - len(pages))
         return needed + sum(not references[page] for page in pages)
 
-    def _count_look_ups(self, demand: Demand, known_tokens: int, hit_tokens: int, times: int = 1) -> None:
-        """Hits are counted up to the first admission of a request, not when it resumes."""
+    def _count_look_ups(self, demand: Demand, known_tokens: int, hit_tokens: int, more_steps: int = 0) -> None:
+        """Hits are counted up to the first admission of a request, not when it resumes; in this step, or once in each
+        of ``more_steps``."""
         seen, request_id = self._seen_requests, demand.request_id
         if self.enable_prefix_caching and not (request_id < len(seen) and seen[request_id]):
+            times = more_steps or 1
             self.totals.prefix_query_tokens += times * known_tokens
             self.totals.prefix_hit_tokens += times * hit_tokens
+            if more_steps:
+                self._recent.repeat(known_tokens, hit_tokens, more_steps)
+            else:
+                self._recent.count(known_tokens, hit_tokens)
 
     def _see(self, demand: Demand) -> None:
         seen, request_id = self._seen_requests, demand.request_id

@@ -72,6 +72,9 @@ def _replay(engine: EngineConfig) -> Iterator[Complaint]:
         yield Complaint(("engine", "scheduler"), "found replay; it needs engine.step_time, the time that a token takes")
     elif to_ns(engine.step_time) < 1:
         yield Complaint(("engine", "step_time"), f"found {engine.step_time:g} s; a replay needs at least 1 ns")
+    if engine.scheduling_policy != "fcfs":
+        rule = "engine.scheduler: replay has no queue in which somebody could go first: use fcfs"
+        yield Complaint(("engine", "scheduling_policy"), f"found {engine.scheduling_policy}; {rule}")
     if engine.on_oom != "fail":
         rule = "engine.scheduler: replay needs fail, as nothing queues there that could wait or be preempted"
         yield Complaint(("engine", "on_oom"), f"found {engine.on_oom}; {rule}")

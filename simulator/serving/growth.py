@@ -154,6 +154,8 @@ class Growing(Roster):
             return tokens if tokens <= budget else 0
         threshold = self.engine.long_prefill_token_threshold
         if threshold and not (self.rules.alone_without_threshold and self._alone()):
+            if self.engine.adaptive_long_prefill_threshold:
+                threshold = max(threshold, self.engine.max_num_batched_tokens // max(1, self._live()))
             tokens = min(tokens, threshold)
         return self._whole_pages(tokens, budget) if tokens > budget else tokens
 
@@ -167,7 +169,10 @@ class Growing(Roster):
         return budget
 
     def _alone(self) -> bool:
-        return len(self.running) + len(self.waiting) + len(self.swapped) <= 1
+        return self._live() <= 1
+
+    def _live(self) -> int:
+        return len(self.running) + len(self.waiting) + len(self.swapped)
 
     def _add_chunk(self, sequence: Sequence, tokens: int) -> None:
         before = sequence.computed_tokens

@@ -20,6 +20,8 @@ def members_of(
     if requests.prefix is not None:
         start, end = requests.prefix.offsets[request_id : request_id + 2]
         prefix = requests.prefix.ids[start:end].tolist(), requests.prefix.ends[start:end].tolist()
+    priorities = requests.class_priority
+    priority = priorities[int(requests.class_id[request_id])] if priorities else 0
     group = Group(samples) if samples > 1 else None
     members = [
         Sequence(
@@ -30,6 +32,7 @@ def members_of(
             sample=sample,
             prefix=prefix,
             group=group,
+            priority=priority,
         )
         for sample in range(samples)
     ]

@@ -96,6 +96,7 @@ def _paged(config: PagedKinds, parts: PoolParts, layout: PageLayout, max_pages: 
             rules=replace(rules, **{name: value for name, value in changes.items() if value is not None}),
             enable_prefix_caching=config.enable_prefix_caching,
             eviction_policy=config.eviction_policy,
+            hit_rate_window=config.hit_rate_window,
             chunk_tokens=chunk_tokens,
             host=host,
         )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from simulator.profiles import Victim
 from simulator.serving.sequence import Outcome, Sequence, State
+from simulator.serving.waiting import urgency
 
 if TYPE_CHECKING:
     from simulator.scheduler import Scheduler
@@ -97,8 +98,11 @@ class Pressure:
     # ---- preemption
 
     def _victim(self) -> Sequence:
-        """Who gives way: the sequence admitted last, or (SGLang) the one with the fewest outputs, longest prompt."""
+        """Who gives way: the sequence admitted last, or (SGLang) the one with the fewest outputs, longest prompt; with
+        priorities the least urgent, whatever the engine."""
         running = [sequence for sequence in self.scheduler.running if sequence.state is not State.LINGERING]
+        if self.scheduler.engine.scheduling_policy == "priority":
+            return max(running, key=urgency)
         if self._victim_rule == "last_admitted":
             return running[-1]
         batch = self.scheduler.batch

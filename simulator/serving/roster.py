@@ -13,6 +13,7 @@ from simulator.serving.batch import DecodeBatch
 from simulator.serving.beams import Beams
 from simulator.serving.ledger import Ledger
 from simulator.serving.sequence import Outcome, Sequence, State
+from simulator.serving.waiting import waiting_queue
 
 
 class Roster:
@@ -26,7 +27,7 @@ class Roster:
         self.allocator = allocator
         self.batch = batch
         self.ledger = ledger
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = waiting_queue(engine.scheduling_policy)
         self.swapped: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.prefilling: list[Sequence] = []

@@ -15,6 +15,7 @@ from simulator.traffic.requests import FloatArray, IntArray
 from simulator.traffic.traces import TraceFile, load_pairs
 
 Samples = Annotated[int, Field(ge=1, le=1024)]
+Priority = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 BeamWidth = Annotated[int, Field(ge=0, le=1024)]
 
 
@@ -41,7 +42,8 @@ class SharedPrefix(Config):
 
 class ClassFields(Config):
     """What a request class says about its requests, beside the arrivals. ``token_pairs`` draws both lengths together,
-    with replacement, from the rows of a trace or of a CSV with ``prompt_tokens,output_tokens``."""
+    with replacement, from the rows of a trace or of a CSV with ``prompt_tokens,output_tokens``. Of two requests the one
+    with the smaller ``priority`` (0 if not given) is more urgent, where ``engine.scheduling_policy`` heeds it."""
 
     prompt_tokens: Length | None = None
     output_tokens: Length | None = None
@@ -49,6 +51,7 @@ class ClassFields(Config):
     samples: Samples | None = None
     beam_width: BeamWidth | None = None
     shared_prefix: SharedPrefix | None = None
+    priority: Priority | None = None
 
     @model_validator(mode="after")
     def _one_source_of_lengths(self) -> "ClassFields":
@@ -81,6 +84,7 @@ class ResolvedClass:
     beam_width: int
     shared_prefix: SharedPrefix | None
     owns_prefix: bool
+    priority: int
 
 
 def resolve(own: RequestClass, workload: ClassFields) -> ResolvedClass:
@@ -97,6 +101,7 @@ def resolve(own: RequestClass, workload: ClassFields) -> ResolvedClass:
         beam_width=beam_width,
         shared_prefix=own.shared_prefix or workload.shared_prefix,
         owns_prefix=own.shared_prefix is not None,
+        priority=(workload.priority if own.priority is None else own.priority) or 0,
     )
 
 

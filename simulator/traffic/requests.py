@@ -68,7 +68,8 @@ class Requests:
 
     ``arrival_ns`` is non-decreasing and starts near 0 (all 0 in a ``closed`` loop, where the engine releases them).
     ``prompt_tokens`` and ``output_tokens`` are at least 1. ``class_id`` indexes ``class_names``. ``samples`` is the
-    number of parallel outputs; ``beam_width`` is 0 unless beam search is asked for. ``drawn_by`` is the seed and
+    number of parallel outputs; ``beam_width`` is 0 unless beam search is asked for. ``class_priority`` has one
+    priority a class, the smaller the more urgent; empty, all have 0. ``drawn_by`` is the seed and
     replication that all was drawn from, for what can only be drawn on the way (parents of beams). ``notes`` says in
     words what was left out on the way (failed rows of a trace), for the report.
     """
@@ -84,6 +85,7 @@ class Requests:
     closed: ClosedLoop | None = None
     drawn_by: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = ()
+    class_priority: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         columns = (self.prompt_tokens, self.output_tokens, self.class_id, self.samples, self.beam_width)
