@@ -20,7 +20,7 @@ from simulator.serving.beams import Beams
 from simulator.serving.growth import Growing
 from simulator.serving.ledger import Ledger
 from simulator.serving.pressure import Pressure
-from simulator.serving.sequence import Outcome, Sequence
+from simulator.serving.sequence import Outcome, Sequence, State
 from simulator.units import to_ns
 
 
@@ -137,9 +137,11 @@ class Scheduler(Growing):
         if self.swapped:
             self.blocked = True
             return
-        if self._by_urgency:
-            for sequence in list(self.waiting) if self._queue_timeout_ns is not None else ():
-                self._expired(sequence, now)
+        if self._by_urgency and self._queue_timeout_ns is not None:
+            for sequence in list(self.waiting):
+                # one that gives up takes the other samples of its request along
+                if sequence.state is State.WAITING:
+                    self._expired(sequence, now)
         while self.waiting and budget > 0:
             sequence = self.waiting[0]
             if self._expired(sequence, now):

@@ -23,7 +23,7 @@ from simulator.scenario import parse_scenario
 from simulator.serving.batch import DecodeBatch
 from simulator.serving.ledger import Ledger
 from simulator.serving.schedulers import SCHEDULERS
-from simulator.serving.sequence import Outcome, Sequence, State
+from simulator.serving.sequence import Group, Outcome, Sequence, State
 from simulator.serving.token_budget import TokenBudget
 from simulator.simulation import simulate
 
@@ -548,6 +548,26 @@ def test_whoever_has_waited_too_long_gives_up_though_others_are_more_urgent() ->
     desk.step()
     assert desk.ledger.outcome[1] == Outcome.timed_out
     assert desk.ledger.outcome[2] == Outcome.unfinished
+
+
+def test_samples_of_one_request_give_up_together() -> None:
+    desk = Desk(
+        blocks=1000, max_num_batched_tokens=100, max_num_seqs=1, scheduling_policy="priority", queue_timeout=10e-9
+    )
+    desk.add(20, output=100)
+    desk.step()
+    group = Group(3)
+    for sample in range(3):
+        sequence = Sequence(1, prompt_tokens=9, output_tokens=9, arrival_ns=desk.now, sample=sample, group=group)
+        group.members.append(sequence)
+        desk.sequences.append(sequence)
+    desk.ledger.arrival(1, desk.now)
+    for sequence in group.members:
+        desk.scheduler.enqueue(sequence, desk.now)
+    desk.now += 10
+    desk.step()
+    assert desk.ledger.outcome[1] == Outcome.timed_out
+    assert not desk.scheduler.waiting and {member.state for member in group.members} == {State.DONE}
 
 
 CLASSES = """

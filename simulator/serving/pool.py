@@ -213,8 +213,8 @@ def _max_pages(config: PagedKinds, parts: PoolParts, layout: PageLayout, budget:
     if pages is None:
         return max(0, budget - tables) // layout.page_bytes
     wanted = pages * layout.page_bytes
-    if wanted > budget and config.max_pages != "unlimited":
-        raise InputError([_too_much(f"{key}.{_pages_key(config)}", wanted, budget)])
+    if wanted + tables > budget and config.max_pages != "unlimited":
+        raise InputError([_too_much(f"{key}.{_pages_key(config)}", wanted, budget, tables=tables)])
     return pages
 
 
@@ -234,9 +234,10 @@ def _pages_key(config: AllocatorConfig) -> str:
     return "max_pages" if config.max_pages is not None else "safety_factor"
 
 
-def _too_much(key: str, wanted: int, budget: int) -> Problem:
+def _too_much(key: str, wanted: int, budget: int, *, tables: int = 0) -> Problem:
+    beside = f" and {format_bytes(tables)} ({tables:,} bytes) of page tables" if tables else ""
     return Problem(
         key=key,
-        message=f"asks for {format_bytes(wanted)} ({wanted:,} bytes) of KV memory on each device; the memory budget "
-        f"leaves {format_bytes(budget)} ({budget:,} bytes)",
+        message=f"asks for {format_bytes(wanted)} ({wanted:,} bytes) of KV memory{beside} on each device; the memory "
+        f"budget leaves {format_bytes(budget)} ({budget:,} bytes)",
     )
