@@ -84,7 +84,9 @@ def timeline_table(run: EngineRun) -> Columns:
     for name in ("used_bytes", "allocated_bytes", "cached_bytes", "largest_free_bytes", "peak_allocated_bytes"):
         table[name] = rows[name]
     table["internal_bytes"] = rows["tail_bytes"]
-    table["reserved_bytes"] = np.maximum(0, rows["allocated_bytes"] - rows["used_bytes"] - rows["tail_bytes"])
+    held = rows["allocated_bytes"] - rows["leaked_bytes"]
+    table["reserved_bytes"] = np.maximum(0, held - rows["used_bytes"] - rows["tail_bytes"])
+    table["leaked_bytes"] = rows["leaked_bytes"]
     table["running"] = rows["running"]
     table["waiting"] = came - gone + rows["requeued"]
     table["swapped"] = rows["swapped"]
@@ -162,16 +164,20 @@ def _memory(run: EngineRun, allocator: Allocator) -> dict[str, Any]:
     span = run.ended_ns
     capacity_ns = allocator.capacity_bytes * span
     allocated, tail = recorder.allocated.total, recorder.tail.total + recorder.dead.total
-    reserved = allocated - recorder.used_byte_ns - tail
+    # what a leaked sequence shares is not saved for those that live, and what it would not have filled is not theirs
+    used = recorder.used_byte_ns + recorder.leaked_discount.total
+    tail, leaked = tail - recorder.leaked_tail.total, recorder.leaked.total
+    reserved = allocated - used - tail - leaked
     page_bytes = allocator.capacity_bytes // allocator.max_pages if allocator.max_pages else 0
     return {
-        "mean_utilization": _ratio(recorder.used_byte_ns, capacity_ns),
+        "mean_utilization": _ratio(used, capacity_ns),
         "peak_used_bytes": recorder.peak_used_bytes,
         "peak_allocated_bytes": recorder.allocated.peak,
         "waste": {
             "reserved": _ratio(reserved, capacity_ns),
             "internal": _ratio(tail, capacity_ns),
             "external": _ratio(recorder.unavailable.total, capacity_ns),
+            "leaked": _ratio(leaked, capacity_ns),
         },
         "fragmentation": _fragmentation(run),
         "mean_pages": _ratio(allocated, page_bytes * span) if page_bytes else 0.0,

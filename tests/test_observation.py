@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 
 import cli
+from simulator.metrics import RunResult
+from simulator.planning.explain_oom import explain_oom
+from simulator.scenario import parse_scenario
+from simulator.serving.oom_state import Wanted
+from simulator.simulation import simulate
 
 WORLD = """
 device: {preset: 910B3}
@@ -43,3 +48,96 @@ def test_a_mistake_that_stops_a_run_is_a_finding_and_no_interruption(
     assert code == 0
     assert int(str(found["planted"])) >= 1
     assert int(str(found["noticed"])) >= 1
+
+
+# ---- what a leak takes
+
+
+LEAK = """
+device: {preset: 910B3}
+model: {preset: llama-3.1-8b}
+workload: {arrivals: {process: fixed, rate: 1}, prompt_tokens: 160, output_tokens: 17, requests: 4}
+engine: {step_time: 10ms, max_model_len: 256, max_num_seqs: 4, on_oom: fail}
+allocators: [{kind: paged, page_size: 16, max_pages: 100}]
+"""
+# One request a second, each in its prompt step for 10 ms and decoding for 160 ms: 11 pages, all full at its end.
+PAGE_BYTES = 16 * 131_072
+
+
+def waste_of(*changes: str) -> tuple[dict[str, float], RunResult]:
+    (run,) = simulate(parse_scenario(LEAK, Path(), changes)).runs
+    return run.summary["kv"]["waste"], run
+
+
+@pytest.mark.parametrize(
+    "allocator",
+    [
+        "{kind: paged, page_size: 16, max_pages: 100}",
+        "{kind: paged_cow, page_size: 16, max_pages: 100, enable_prefix_caching: false}",
+        "{kind: paged_cow, page_size: 16, max_pages: 100}",
+        "{kind: paged_defrag, page_size: 16, max_pages: 100, run_length: 2}",
+        "{kind: contiguous, reserve: exact, page_size: 16, max_pages: 100}",
+    ],
+)
+def test_what_a_missed_end_keeps_is_leaked_and_not_reserved(allocator: str) -> None:
+    right, _ = waste_of(f"allocators=[{allocator}]")
+    wrong, run = waste_of(f"allocators=[{allocator}]", "faults=[{kind: missed_end_of_sequence, every: 2}]")
+    assert right["leaked"] == 0.0
+    # requests 1 and 3 end at 1.17 s and 3.17 s; the run ends with the latter
+    assert run.summary["simulated_s"] == pytest.approx(3.17)
+    assert wrong["leaked"] == pytest.approx(11 * (3.17 - 1.17) / (100 * 3.17), rel=1e-12)
+    for kind in ("reserved", "internal", "external"):
+        assert wrong[kind] == pytest.approx(right[kind], abs=1e-12), kind
+    assert run.timeline["leaked_bytes"].max() == 11 * PAGE_BYTES
+    free = run.timeline["allocated_bytes"] - run.timeline["used_bytes"] - run.timeline["internal_bytes"]
+    assert ((free - run.timeline["reserved_bytes"]) == run.timeline["leaked_bytes"]).all()
+
+
+def test_a_lost_reference_leaks_its_page_and_a_shared_page_only_when_nobody_has_it_any_more() -> None:
+    wrong, _ = waste_of("faults=[{kind: forgotten_decrement, every: 2}]")
+    assert wrong["leaked"] == pytest.approx(1 * (3.17 - 1.17) / (100 * 3.17), rel=1e-12)
+    # ten pages of a prompt that all share, found again from the second request on
+    shared = (
+        "allocators=[{kind: paged_cow, page_size: 16, max_pages: 100}]",
+        "workload.shared_prefix={groups: 1, tokens: 160}",
+        "workload.arrivals.rate=10",
+    )
+    right, _ = waste_of(*shared)
+    wrong, run = waste_of(*shared, "faults=[{kind: missed_end_of_sequence, every: 3}]")
+    # at 0.1 s distance the third ends when the fourth runs, which shares nine pages with it until its own end
+    ends = run.summary["simulated_s"]
+    third_end_s = float(run.requests["finish_s"][2])
+    assert wrong["leaked"] == pytest.approx(2 * (ends - third_end_s) / (100 * ends), rel=1e-9)
+    assert wrong["reserved"] == pytest.approx(right["reserved"], rel=1e-9)
+    assert run.summary["kv"]["mean_utilization"] > 0
+
+
+def test_the_split_at_a_failure_says_what_has_leaked() -> None:
+    scenario = parse_scenario(
+        LEAK,
+        Path(),
+        ["allocators.0.max_pages=20", "faults=[{kind: missed_end_of_sequence, every: 1}]", "workload.requests=3"],
+    )
+    document = explain_oom(scenario, Wanted())
+    assert document["event"]["request_id"] == 1
+    waste = document["pool"]["waste"]
+    assert waste["leaked_bytes"] == 11 * PAGE_BYTES
+    assert (waste["used_bytes"], waste["reserved_bytes"], waste["internal_bytes"]) == (0, 0, 0)
+    assert sum(waste.values()) == document["pool"]["kv_capacity_bytes"]
+
+
+def test_a_mistake_that_had_no_occasion_is_said_to_have_had_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "world.yaml"
+    file.write_text(LEAK + "faults: [{kind: missed_end_of_sequence}]\n")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", str(file), "--no-report", "--format", "json"])
+    assert ended.value.code in (0, None)
+    said = capsys.readouterr()
+    found = json.loads(said.out)["runs"][0]["faults"]
+    assert (found["planted"], found["never_planted"]) == (
+        0,
+        [{"kind": "missed_end_of_sequence", "every": 100, "releases": 4}],
+    )
+    assert "paged: missed_end_of_sequence was never planted (every 100 releases, and there were 4)" in said.err

@@ -124,6 +124,15 @@ class Occupancy:
         return 1.0 - self.largest_free_bytes / available if available else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """What an allocator counts although no live sequence has it; all zero unless memory is lost by mistake."""
+
+    allocated_bytes: int = 0
+    discount_bytes: int = 0
+    tail_bytes: int = 0
+
+
 @dataclass(slots=True)
 class Totals:
     """Counts since the start, for the report."""
@@ -167,6 +176,12 @@ class Allocator(ABC):
     fragments: bool = False
     #: whether a refused request makes the allocator move pages, so that asking again may succeed
     compacts_on_failure: bool = False
+    #: whether memory may be lost by mistakes planted on purpose
+    leaks: bool = False
+
+    def leak(self) -> Leak:
+        """What has been lost so far."""
+        return Leak()
 
     @property
     def mean_run_pages(self) -> float | None:

@@ -164,7 +164,7 @@ class ContiguousAllocator(Allocator):
         assert end == self._store.capacity, f"ranges and holes end at {end}, the pool at {self._store.capacity}"
         held_bytes = sum(self.holding_bytes(holding) for holding in live)
         assert held_bytes == self.allocated_bytes, f"{held_bytes} bytes are held, {self.allocated_bytes} counted"
-        tail_bytes = sum(self._tail_bytes(holding) for holding in live)
+        tail_bytes = sum(self.unused_bytes(holding) for holding in live)
         assert tail_bytes == self.tail_bytes, f"{tail_bytes} bytes will never be used, {self.tail_bytes} counted"
         for holding in live:
             fitting_tokens = self.holding_bytes(holding) // self.bytes_per_token
@@ -206,12 +206,12 @@ class ContiguousAllocator(Allocator):
     def _place(self, holding: RangeHolding, start: int, units: int) -> None:
         """Record where ``holding`` now lies and how long it is, and keep the sums over all holdings exact."""
         self.allocated_bytes += (units - holding.units) * self.granule_bytes
-        self.tail_bytes -= self._tail_bytes(holding)
+        self.tail_bytes -= self.unused_bytes(holding)
         holding.start, holding.units = start, units
-        self.tail_bytes += self._tail_bytes(holding)
+        self.tail_bytes += self.unused_bytes(holding)
         holding.held_tokens = holding.capacity_tokens = units * self.granule_bytes // self.bytes_per_token
 
-    def _tail_bytes(self, holding: RangeHolding) -> int:
+    def unused_bytes(self, holding: RangeHolding) -> int:
         """Held bytes past the last token that ``holding`` will ever have."""
         return max(0, self.holding_bytes(holding) - holding.demand.final_tokens * self.bytes_per_token)
 

@@ -47,18 +47,32 @@ def _check_tables(allocator: SharedTables, holding: CowHolding) -> None:
 
 
 def _check_bytes(allocator: SharedTables, holdings: Sequence[CowHolding]) -> None:
-    """``discount_bytes`` and ``tail_bytes``: full pages by counting, partly filled shared ones by their sharers."""
-    layout = allocator.layout
-    tails = {holding.shared_tail for holding in holdings} - {None}
-    # tokens of full pages that no length contains, and slots that all but one of their sharers count in vain
-    missing_tokens = sum(holding.early_tokens for holding in holdings)
-    unfilled_tokens = sum(max(0, holding.held_tokens - holding.demand.final_tokens) for holding in holdings)
-    for tail in tails:
+    for tail in {holding.shared_tail for holding in holdings} - {None}:
         assert tail is not None
         assert len(tail.sharers) > 1, "a last page is called shared, but has one holder"
         assert all(holding.shared_tail is tail for holding in tail.sharers), "a shared last page was left unnoticed"
-        missing_tokens += (len(tail.sharers) - 1) * (tail.end - tail.length)
-        unfilled_tokens -= tail.excess_tokens()
+    discount_bytes, tail_bytes = sharing_bytes(allocator, holdings)
+    assert allocator.discount_bytes == discount_bytes, f"discount {allocator.discount_bytes}, {discount_bytes} expected"
+    assert allocator.tail_bytes == tail_bytes, f"tail {allocator.tail_bytes}, {tail_bytes} expected"
+
+
+def sharing_bytes(allocator: SharedTables, holdings: Sequence[CowHolding]) -> tuple[int, int]:
+    """``discount_bytes`` and ``tail_bytes`` as they follow from the tables of ``holdings`` alone: full pages by
+    counting, partly filled shared ones by who of ``holdings`` shares them."""
+    layout = allocator.layout
+    sharers: dict[int, list[CowHolding]] = {}
+    for holding in holdings:
+        if holding.shared_tail is not None:
+            sharers.setdefault(id(holding.shared_tail), []).append(holding)
+    # tokens of full pages that no length contains, and slots that all but one of their sharers count in vain
+    missing_tokens = sum(holding.early_tokens for holding in holdings)
+    unfilled_tokens = sum(max(0, holding.held_tokens - holding.demand.final_tokens) for holding in holdings)
+    for together in sharers.values():
+        tail = together[0].shared_tail
+        assert tail is not None
+        missing_tokens += (len(together) - 1) * (tail.end - tail.length)
+        unfilled = [max(0, tail.end - holding.demand.final_tokens) for holding in together]
+        unfilled_tokens -= sum(unfilled) - min(unfilled)
     discount_bytes = -missing_tokens * layout.bytes_per_token
     tail_bytes = unfilled_tokens * layout.bytes_per_token
     for index, group in enumerate(layout.groups):
@@ -67,5 +81,4 @@ def _check_bytes(allocator: SharedTables, holdings: Sequence[CowHolding]) -> Non
         discount_bytes += sum(holding.dropped[index] for holding in holdings) * row_bytes
         discount_bytes += (pages.total() - len(pages)) * row_bytes // group.copies
         tail_bytes += len(pages) * layout.page_bytes - len(pages) * row_bytes // group.copies
-    assert allocator.discount_bytes == discount_bytes, f"discount {allocator.discount_bytes}, {discount_bytes} expected"
-    assert allocator.tail_bytes == tail_bytes, f"tail {allocator.tail_bytes}, {tail_bytes} expected"
+    return discount_bytes, tail_bytes

@@ -7,8 +7,9 @@ stays as it is; whether and when it is noticed is the business of ``Allocator.ch
 from dataclasses import dataclass
 from itertools import chain
 
-from simulator.allocators.base import Allocator, Demand, Holding
+from simulator.allocators.base import Allocator, Demand, Holding, Leak
 from simulator.allocators.forwarding import ForwardingAllocator, innermost
+from simulator.allocators.leak import leak_of
 from simulator.allocators.paged import PagedAllocator, PagedHolding
 from simulator.allocators.shared_tables import SharedTables
 from simulator.config import FaultKind
@@ -51,12 +52,26 @@ class FaultyAllocator(ForwardingAllocator):
         self.fault: FaultKind = kind
         self.every = every
         self.injected: list[Injected] = []
-        self._releases = 0
+        self.leaks = True
+        #: releases so far
+        self.releases = 0
         self._stale: list[int] = []
+        self._live: dict[int, Holding] = {}
+        self._leak: Leak | None = None
+
+    def leak(self) -> Leak:
+        if self._leak is None:
+            self._leak = leak_of(innermost(self.inner), list(self._live.values())) if self.injected else Leak()
+        return self._leak
+
+    def _follow(self) -> None:
+        super()._follow()
+        self._leak = None
 
     def release(self, holding: Holding) -> None:
-        self._releases += 1
-        if self._releases % self.every:
+        self.releases += 1
+        self._live.pop(id(holding), None)
+        if self.releases % self.every:
             self.inner.release(holding)
         else:
             self._release_wrongly(holding)
@@ -64,9 +79,16 @@ class FaultyAllocator(ForwardingAllocator):
 
     def admit(self, demand: Demand, tokens: int, *, whole_tokens: int = 0, keep_free_bytes: int = 0) -> Holding | None:
         holding = super().admit(demand, tokens, whole_tokens=whole_tokens, keep_free_bytes=keep_free_bytes)
+        if holding is not None:
+            self._live[id(holding)] = holding
         if self._stale and isinstance(holding, PagedHolding):
             self._leave_stale_entry(holding)
         return holding
+
+    def fork(self, parent: Holding, demand: Demand, tokens: int) -> Holding:
+        child = super().fork(parent, demand, tokens)
+        self._live[id(child)] = child
+        return child
 
     def _release_wrongly(self, holding: Holding) -> None:
         if self.fault == "missed_end_of_sequence" or not isinstance(holding, PagedHolding):

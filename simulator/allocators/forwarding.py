@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from simulator.allocators.base import Allocator, Demand, Holding, Occupancy
+from simulator.allocators.base import Allocator, Demand, Holding, Leak, Occupancy
 
 
 class ForwardingAllocator(Allocator):
@@ -21,6 +21,7 @@ class ForwardingAllocator(Allocator):
         self.caches_prefixes = inner.caches_prefixes
         self.fragments = inner.fragments
         self.compacts_on_failure = inner.compacts_on_failure
+        self.leaks = inner.leaks
         self.work = inner.work
         self.totals = inner.totals
         self._follow()
@@ -32,6 +33,9 @@ class ForwardingAllocator(Allocator):
         self.discount_bytes = inner.discount_bytes
         self.tail_bytes = inner.tail_bytes
         self.shortfall = inner.shortfall
+
+    def leak(self) -> Leak:
+        return self.inner.leak()
 
     @property
     def mean_run_pages(self) -> float | None:

@@ -1,7 +1,8 @@
 """Commands that simulate one scenario, and those that look again at what a run has left."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -96,10 +97,21 @@ def run(
         from simulator.showing import terminal
 
         terminal.print_runs(document["runs"])
+    if not quiet:
+        for text in _never_planted(document["runs"]):
+            say(text)
     if folder is not None and not quiet:
         say(f"report: {folder / 'report.html'}")
     if any(one["ended_because"] == "interrupted" and "faults" not in one for one in document["runs"]):
         raise typer.Exit(INTERRUPTED)
+
+
+def _never_planted(runs: list[dict[str, Any]]) -> Iterator[str]:
+    """Warnings of mistakes that were asked for but had no occasion: such a run says nothing about them."""
+    for one in runs:
+        for fault in one.get("faults", {}).get("never_planted", ()):
+            how_often = f"every {fault['every']} releases, and there were {fault['releases']}"
+            yield f"warning: {one['label']}: {fault['kind']} was never planted ({how_often}); lower faults.every"
 
 
 def explain(

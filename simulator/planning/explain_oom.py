@@ -127,7 +127,7 @@ def _event(run: _Run, state: OomState) -> dict[str, Any]:
             "kv_capacity_bytes": allocator.capacity_bytes,
             "max_pages": allocator.max_pages,
             "page_bytes": allocator.capacity_bytes // allocator.max_pages if allocator.max_pages else 0,
-            "allocated_bytes": state.waste.used_bytes + state.waste.reserved_bytes + state.waste.internal_bytes,
+            "allocated_bytes": state.waste.allocated_bytes,
             "cached_bytes": state.cached_bytes,
             "waste": asdict(state.waste),
             "free": state.free,

@@ -45,6 +45,11 @@ class Observation:
         planted = [mistake for fault in self.faults for mistake in fault.injected]
         return {
             "planted": len(planted),
+            "never_planted": [
+                {"kind": fault.fault, "every": fault.every, "releases": fault.releases}
+                for fault in self.faults
+                if not fault.injected
+            ],
             "planted_requests": [mistake.request_id for mistake in planted[:_QUOTED]],
             "noticed": len(messages),
             "messages": messages[:_QUOTED],

@@ -10,6 +10,7 @@ from typing import Any
 
 from simulator.allocators.base import Allocator, Cause, Holding, Shortfall
 from simulator.allocators.contiguous import ContiguousAllocator, RangeHolding
+from simulator.allocators.leak import leak_of
 from simulator.allocators.paged import PagedHolding
 from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.allocators.shared_tables import SharedTables
@@ -44,10 +45,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Where the pool's bytes are; the five add up to it.
+    """Where the pool's bytes are; the six add up to it.
 
     ``used`` holds KV, ``reserved`` is held for tokens to come, ``internal`` for tokens that never come, ``external``
-    is free but of no use to who asks, ``unusable`` can serve nobody (the null page, a tail smaller than a page).
+    is free but of no use to who asks, ``unusable`` can serve nobody (the null page, a tail smaller than a page),
+    ``leaked`` is held by nobody who lives (mistakes planted on purpose).
     """
 
     used_bytes: int
@@ -55,6 +57,12 @@ class Waste:
     internal_bytes: int
     external_bytes: int
     unusable_bytes: int
+    leaked_bytes: int = 0
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Held, by anybody or nobody."""
+        return self.used_bytes + self.reserved_bytes + self.internal_bytes + self.leaked_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,19 +195,26 @@ def _place(allocator: Allocator, holding: Holding) -> dict[str, Any]:
 
 def _waste(allocator: Allocator, residents: Iterable[tuple[Sequence, int]]) -> Waste:
     tokens = dead_tokens = 0
+    live: list[Holding] = []
     for sequence, length in residents:
         assert sequence.holding is not None
+        live.append(sequence.holding)
         length = min(length, sequence.holding.held_tokens)
         if sequence.state is State.LINGERING:
             dead_tokens += length
         else:
             tokens += length
     occupancy = allocator.occupancy()
-    allocated = allocator.allocated_bytes
-    internal = min(allocated, allocator.tail_bytes + dead_tokens * allocator.bytes_per_token)
-    used = min(max(0, tokens * allocator.bytes_per_token - allocator.discount_bytes), allocated - internal)
-    free_bytes = allocator.capacity_bytes - allocated - occupancy.unusable_bytes
-    return Waste(used, allocated - internal - used, internal, free_bytes, occupancy.unusable_bytes)
+    leak = leak_of(allocator, live)
+    held = allocator.allocated_bytes - leak.allocated_bytes
+    tail = allocator.tail_bytes - leak.tail_bytes
+    internal = min(held, tail + dead_tokens * allocator.bytes_per_token)
+    saved = allocator.discount_bytes - leak.discount_bytes
+    used = min(max(0, tokens * allocator.bytes_per_token - saved), held - internal)
+    free_bytes = allocator.capacity_bytes - allocator.allocated_bytes - occupancy.unusable_bytes
+    return Waste(
+        used, held - internal - used, internal, free_bytes, occupancy.unusable_bytes, leaked_bytes=leak.allocated_bytes
+    )
 
 
 def _free_room(allocator: Allocator) -> dict[str, Any]:

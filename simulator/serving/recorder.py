@@ -28,6 +28,7 @@ COLUMNS = (
     "running",
     "requeued",
     "swapped",
+    "leaked_bytes",
     "peak_allocated_bytes",
 )
 
@@ -66,6 +67,10 @@ class Recorder:
     #: free bytes, and those of them outside the largest piece; kept only where free memory can be in pieces
     free: Integral = field(default_factory=Integral)
     scattered: Integral = field(default_factory=Integral)
+    #: what mistakes have lost, and what of the counts above belongs to it
+    leaked: Integral = field(default_factory=Integral)
+    leaked_discount: Integral = field(default_factory=Integral)
+    leaked_tail: Integral = field(default_factory=Integral)
     blocked: bool = False
     #: running sequences, preempted ones among the waiting, swapped ones. Who waits for the first time follows from the
     #: ledger's times, also for instants inside a leap
@@ -98,6 +103,11 @@ class Recorder:
             free_bytes, largest_bytes = allocator.free_and_largest_bytes()
             self.free.set(free_bytes, now)
             self.scattered.set(free_bytes - largest_bytes, now)
+        if allocator.leaks:
+            leak = allocator.leak()
+            self.leaked.set(leak.allocated_bytes, now)
+            self.leaked_discount.set(leak.discount_bytes, now)
+            self.leaked_tail.set(leak.tail_bytes, now)
         if allocator.allocated_bytes > self._peak_since_row:
             self._peak_since_row = allocator.allocated_bytes
 
@@ -158,15 +168,16 @@ class Recorder:
             self._add_row(self.next_row_ns, int(tokens[step]), occupancy)
 
     def _add_row(self, time_ns: int, tokens: int, occupancy: Occupancy) -> None:
-        used_bytes = tokens * self.allocator.bytes_per_token - self.allocator.discount_bytes
+        allocator = self.allocator
+        leak = allocator.leak()
         state = (
-            used_bytes,
+            tokens * allocator.bytes_per_token - allocator.discount_bytes + leak.discount_bytes,
             occupancy.allocated_bytes,
-            self.allocator.tail_bytes,
+            allocator.tail_bytes - leak.tail_bytes,
             occupancy.cached_bytes,
             occupancy.largest_free_bytes,
         )
-        self.rows.append((time_ns, *state, *self.queues, self._peak_since_row))
+        self.rows.append((time_ns, *state, *self.queues, leak.allocated_bytes, self._peak_since_row))
         self._peak_since_row = occupancy.allocated_bytes
         self.next_row_ns += self.interval_ns
         if len(self.rows) > MAX_ROWS:

@@ -15,6 +15,7 @@ _WASTE = (
     ("internal_bytes", "internal: held for tokens that never come"),
     ("external_bytes", "external: free, but of no use to this request"),
     ("unusable_bytes", "unusable: null page, tail of the pool"),
+    ("leaked_bytes", "leaked: held by nobody who lives"),
 )
 
 
@@ -27,7 +28,8 @@ def print_explanation(document: Document) -> None:
     for line in _story(document):
         out.print(line, soft_wrap=True)
     out.print()
-    print_rows("", [_waste_row(document, key, text) for key, text in _WASTE])
+    waste = document["pool"]["waste"]
+    print_rows("", [_waste_row(document, key, text) for key, text in _WASTE if key != "leaked_bytes" or waste[key]])
     out.print()
     print_rows("", list(_holder_rows(document)))
     out.print()

@@ -53,7 +53,8 @@ def _cause(name: str) -> Callable[[Summary], str]:
 
 
 def _waste(kind: str) -> Callable[[Summary], str]:
-    return lambda run: percent(run["kv"]["waste"][kind])
+    # results of an earlier version know fewer kinds
+    return lambda run: percent(run["kv"]["waste"].get(kind, 0.0))
 
 
 def _time(group: str, rank: str) -> Callable[[Summary], str]:
@@ -167,6 +168,12 @@ ROWS = (
         _waste("external"),
         "free while somebody waits for memory and cannot be placed; integral over time / (pool x time)",
         "kv.waste.external",
+    ),
+    Row(
+        "waste: leaked",
+        _waste("leaked"),
+        "lost by mistakes planted on purpose: held, though by nobody who lives; integral over time / (pool x time)",
+        "kv.waste.leaked",
     ),
     Row(
         "free memory in pieces, mean",

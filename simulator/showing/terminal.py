@@ -184,6 +184,7 @@ def _figure(*keys: str) -> Callable[[Summary], Any]:
 
 #: rows that are shown only where some run has anything to tell: name, figure, how to spell it
 _MECHANISMS: tuple[tuple[str, Callable[[Summary], Any], Callable[[Any], str]], ...] = (
+    ("waste, leaked", _figure("kv", "waste", "leaked"), percent),
     ("first OOM at", _figure("first_oom_s"), units.format_seconds),
     ("free memory in pieces, mean", _figure("kv", "fragmentation", "mean"), percent),
     ("free memory in pieces, at OOM", _figure("kv", "fragmentation", "at_oom"), percent),

@@ -10,7 +10,14 @@ from simulator.showing.plots.style import BLUE, INK, ORANGE, PINK, RED, SKY
 if TYPE_CHECKING:
     from simulator.showing.report_data import Columns, ReportData, RunData
 
-COLOURS = {"used": BLUE, "reserved": ORANGE, "internal": RED, "cached": SKY, "scattered free": PINK}
+COLOURS = {
+    "used": BLUE,
+    "reserved": ORANGE,
+    "internal": RED,
+    "leaked": INK,
+    "cached": SKY,
+    "scattered free": PINK,
+}
 #: a pool this many times larger than ever used is not drawn to its end
 _FAR_TOO_LARGE = 50
 
@@ -20,13 +27,16 @@ def layers(run: "RunData") -> "Columns":
     table = run.timeline
     allocated, cached = table["allocated_bytes"], table["cached_bytes"]
     # What the timeline calls used counts a shared page once a reader less what sharing saves, never more than is held.
-    internal = np.minimum(table["internal_bytes"], allocated)
-    used = np.clip(table["used_bytes"], 0, allocated - internal)
+    leaked = table.get("leaked_bytes", np.zeros_like(allocated))
+    held = allocated - leaked
+    internal = np.minimum(table["internal_bytes"], held)
+    used = np.clip(table["used_bytes"], 0, held - internal)
     free = run.summary["kv_capacity_bytes"] - allocated
     return {
         "used": used,
-        "reserved": allocated - used - internal,
+        "reserved": held - used - internal,
         "internal": internal,
+        **({"leaked": leaked} if leaked.any() else {}),
         "cached": cached,
         "scattered free": np.maximum(0, free - cached - np.maximum(0, table["largest_free_bytes"] - cached))
         if run.summary["max_pages"] == 0
@@ -48,7 +58,8 @@ def memory_over_time(data: "ReportData", words: style.Words) -> "style.Figure | 
         panel.set_ylabel("GiB")
         style.panel_title(panel, run.name, _aside(run, words))
     style.time_axes(axes, [data.axis_end_s(run) for run in runs], words)
-    entries = [(words(name), style.patch(colour)) for name, colour in COLOURS.items()]
+    shown = {name for run in runs for name in layers(run)}
+    entries = [(words(name), style.patch(colour)) for name, colour in COLOURS.items() if name in shown]
     style.legend(drawn, title, [*entries, (words("pool"), _line())], columns=3)
     return drawn
 
@@ -56,8 +67,9 @@ def memory_over_time(data: "ReportData", words: style.Words) -> "style.Figure | 
 def _draw(panel: "style.Axes", run: "RunData", end_s: float) -> None:
     scale, _ = style.time_scale(end_s)
     time = style.thinned(run.timeline["time_s"], "first") / scale
-    stack = [style.thinned(values, "mean") / 2**30 for values in layers(run).values()]
-    panel.stackplot(time, *stack, colors=list(COLOURS.values()), linewidth=0)
+    parts = layers(run)
+    stack = [style.thinned(values, "mean") / 2**30 for values in parts.values()]
+    panel.stackplot(time, *stack, colors=[COLOURS[name] for name in parts], linewidth=0)
     capacity = run.summary["kv_capacity_bytes"] / 2**30
     top = float(np.sum(stack[:4], axis=0).max())
     if capacity <= _FAR_TOO_LARGE * max(top, 1e-9):
