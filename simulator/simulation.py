@@ -4,7 +4,7 @@ Every allocator meets the same requests. The result of one allocator does not de
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,6 +44,23 @@ class Running(Protocol):
 Watch = Callable[[Running], bool]
 #: makes, for a pool and the requests it will meet, what is called with the run at every scheduling point
 Observe = Callable[[Allocator, Requests], Callable[[Running], None]]
+
+
+def together(observers: Sequence[Observe]) -> Observe | None:
+    """Several observers as one; ``None`` for none."""
+    if len(observers) < 2:
+        return observers[0] if observers else None
+
+    def observe(allocator: Allocator, requests: Requests) -> Callable[[Running], None]:
+        looks = [make(allocator, requests) for make in observers]
+
+        def look(running: Running) -> None:
+            for each in looks:
+                each(running)
+
+        return look
+
+    return observe
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,52 +1,75 @@
-"""A trace of the simulated time for ui.perfetto.dev (Chrome's JSON trace format), gzipped.
+"""A trace of the simulated time for ui.perfetto.dev and Perfetto's trace processor (Chrome's JSON format), gzipped.
 
-Each run of the results is a process. Its requests lie on as few tracks as they need: a slice from the arrival to
-the first chunk (``queue``), to the first token (``prefill``) and to the end (``decode``), failures as instants.
-Counters follow the memory timeline. Times are microseconds of the simulated clock.
+Each run of the results is a process with
 
-Format: "Trace Event Format", phases X (slice), i (instant), C (counter), M (names).
+* a track a request: a slice from arrival to end, and in it ``queue``, ``prefill``, ``decode`` and the stretches in
+  which it had lost its memory (``preempted``, ``swapped out``); failed allocations and the outcome as instants;
+* a track of engine steps: a slice a scheduling point, with the steps of a leap as one;
+* a track of instants for what happens to memory: preemptions, swaps, stalls;
+* counters from the memory timeline: free pages (or bytes), fragmentation, KV bytes by state, sequences.
+
+Times are microseconds of the simulated clock. Format: "Trace Event Format", phases M (names), X (slice), i (instant),
+C (counter), and the nestable asynchronous b, e and n, which share a track when category and id are the same.
 """
 
 import gzip
-import heapq
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from simulator.serving.step_log import StepLog
 from simulator.showing.report_data import RunData, read_folder
 
 #: a viewer gets slow beyond; the first ones are kept
 MAX_REQUESTS = 50_000
+STEPS_TRACK, MEMORY_TRACK = 1, 2
 _COUNTERS = {
     "KV bytes": ("used_bytes", "reserved_bytes", "internal_bytes", "cached_bytes"),
     "largest free bytes": ("largest_free_bytes",),
     "sequences": ("running", "waiting", "swapped"),
 }
-_NAMED_OUTCOMES = ("oom_admission", "oom_decode", "too_large", "timed_out")
+#: what a stretch without memory is called, by what began it
+_AWAY = {"preempted": "preempted", "swapped_out": "swapped out"}
+_BACK = ("resumed", "swapped_in")
 
 Event = dict[str, Any]
 
 
-def trace_bytes(folder: Path) -> bytes:
-    """The trace of the results in ``folder``. Raises ``InputError``."""
+def trace_bytes(folder: Path, logs: Sequence[StepLog]) -> bytes:
+    """The trace of the results in ``folder``, whose runs left ``logs`` (in order). Raises ``InputError``."""
     data = read_folder(folder, command="")
-    events = [event for process, run in enumerate(data.runs, start=1) for event in run_events(run, process)]
-    text = json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":"))
-    return gzip.compress(text.encode(), mtime=0)
+    pairs = zip(data.runs, logs, strict=True)
+    events = [event for process, (run, log) in enumerate(pairs, 1) for event in run_events(run, log, process)]
+    left_out = {run.name: _left_out(run, log) for run, log in zip(data.runs, logs, strict=True)}
+    content = {"displayTimeUnit": "ms", "otherData": {"left_out": left_out}, "traceEvents": events}
+    return gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
 
 
-def run_events(run: RunData, process: int) -> Iterator[Event]:
+def _left_out(run: RunData, log: StepLog) -> dict[str, int]:
+    """What there was no room for."""
+    requests = max(0, len(run.requests.get("request_id", ())) - MAX_REQUESTS)
+    return {"requests": requests, "steps": log.dropped_steps, "moves": log.dropped_moves}
+
+
+def run_events(run: RunData, log: StepLog, process: int) -> Iterator[Event]:
     """The events of one run as process number ``process``."""
     yield _name("process_name", run.name, process)
+    yield _name("thread_name", "engine steps", process, STEPS_TRACK)
+    yield _name("thread_name", "memory", process, MEMORY_TRACK)
     yield from _counters(run, process)
-    yield from _requests(run, process)
+    yield from _steps(log, process)
+    yield from _moves(log, process)
+    yield from _requests(run, log, process)
 
 
 def _name(kind: str, name: str, process: int, track: int = 0) -> Event:
     return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
+
+
+# ---- counters
 
 
 def _counters(run: RunData, process: int) -> Iterator[Event]:
@@ -54,12 +77,15 @@ def _counters(run: RunData, process: int) -> Iterator[Event]:
     if not table:
         return
     times = (table["time_s"] * 1e6).tolist()
-    capacity = run.summary["kv_capacity_bytes"]
     for counter, columns in _COUNTERS.items():
         series = [table[column].tolist() for column in columns]
         for at, values in zip(times, zip(*series, strict=True), strict=True):
             yield _counter(counter, process, at, dict(zip(columns, values, strict=True)))
+    capacity, pages = run.summary["kv_capacity_bytes"], run.summary["max_pages"]
     free = capacity - table["allocated_bytes"]
+    name, unit = ("free pages", capacity // pages) if pages else ("free bytes", 1)
+    for at, value in zip(times, (free // unit).tolist(), strict=True):
+        yield _counter(name, process, at, {"free": value})
     ratio = 1.0 - np.minimum(table["largest_free_bytes"], free) / np.maximum(free, 1)
     for at, value in zip(times, np.where(free > 0, ratio, 0.0).tolist(), strict=True):
         yield _counter("fragmentation of free bytes", process, at, {"ratio": round(value, 6)})
@@ -69,47 +95,125 @@ def _counter(name: str, process: int, at_us: float, values: dict[str, Any]) -> E
     return {"ph": "C", "name": name, "pid": process, "tid": 0, "ts": at_us, "args": values}
 
 
-def _requests(run: RunData, process: int) -> Iterator[Event]:
-    columns = {name: values[:MAX_REQUESTS].tolist() for name, values in run.requests.items()}
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    end_s = run.summary["simulated_s"]
-    tracks = _tracks([(row["arrival_s"], _end(row, end_s)) for row in rows])
-    for track in range(1, max(tracks, default=0) + 1):
-        yield _name("thread_name", f"requests {track}", process, track)
-    for row, track in zip(rows, tracks, strict=True):
-        yield from _slices(row, process, track, end_s)
+# ---- the engine
 
 
-def _end(row: dict[str, Any], end_s: float) -> float:
-    return float(row["finish_s"]) if row["finish_s"] == row["finish_s"] else end_s
+def _steps(log: StepLog, process: int) -> Iterator[Event]:
+    place = {"pid": process, "tid": STEPS_TRACK}
+    for row in _rows(log.steps()):
+        prompts, outputs, steps = row["prompt_tokens"], row["output_tokens"], row["steps"]
+        name = ("mixed" if outputs else "prefill") if prompts else "decode"
+        arguments = {
+            "steps": steps,
+            "mean_sequences": round(row["sequence_steps"] / steps, 3),
+            "prompt_tokens": prompts,
+            "output_tokens": outputs,
+        }
+        start, end = row["start_s"] * 1e6, row["end_s"] * 1e6
+        yield {"ph": "X", "name": name, "cat": "step", **place, "ts": start, "dur": end - start, "args": arguments}
 
 
-def _tracks(spans: list[tuple[float, float]]) -> list[int]:
-    """A track from 1 for each span (sorted by start), so that no two on a track overlap: as few as possible."""
-    busy: list[tuple[float, int]] = []
-    free: list[int] = []
-    chosen = []
-    for start, end in spans:
-        while busy and busy[0][0] <= start:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        track = heapq.heappop(free) if free else len(busy) + 1
-        heapq.heappush(busy, (end, track))
-        chosen.append(track)
-    return chosen
+def _moves(log: StepLog, process: int) -> Iterator[Event]:
+    place = {"pid": process, "tid": MEMORY_TRACK}
+    for row in _rows(log.moves()):
+        name, arguments = row["kind"].replace("_", " "), {"request_id": row["request_id"]}
+        yield {
+            "ph": "i",
+            "name": name,
+            "cat": "memory",
+            "s": "t",
+            **place,
+            "ts": row["time_s"] * 1e6,
+            "args": arguments,
+        }
 
 
-def _slices(row: dict[str, Any], process: int, track: int, end_s: float) -> Iterator[Event]:
-    end = _end(row, end_s)
-    marks = [row["arrival_s"], row["start_s"], row["first_token_s"]]
+def _rows(columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    plain = [values.tolist() for values in columns.values()]
+    for row in zip(*plain, strict=True):
+        yield dict(zip(columns, row, strict=True))
+
+
+# ---- requests
+
+
+def _requests(run: RunData, log: StepLog, process: int) -> Iterator[Event]:
+    kept = {name: values[:MAX_REQUESTS] for name, values in run.requests.items()}
+    end_s = float(run.summary["simulated_s"])
+    away, failed = _stretches(log), _failures(run)
+    for row in _rows(kept):
+        request = row["request_id"]
+        yield from _request(row, process, end_s, away=away.get(request, []), failed=failed.get(request, []))
+
+
+def _stretches(log: StepLog) -> dict[int, list[tuple[str, float, float]]]:
+    """Stretches in which a request was without memory, by request; an infinite end: it never got any again.
+
+    A request with several samples is away from the first of them that loses its memory to the last that has it again.
+    """
+    found: dict[int, list[tuple[str, float, float]]] = {}
+    since: dict[int, tuple[str, float]] = {}
+    out: dict[int, int] = {}
+    for row in _rows(log.moves()):
+        request, kind, time = row["request_id"], row["kind"], row["time_s"]
+        if kind in _AWAY:
+            since.setdefault(request, (_AWAY[kind], time))
+            out[request] = out.get(request, 0) + 1
+        elif kind in _BACK and out.get(request):
+            out[request] -= 1
+            if not out[request]:
+                name, began = since.pop(request)
+                found.setdefault(request, []).append((name, began, time))
+    for request, (name, began) in since.items():
+        found.setdefault(request, []).append((name, began, float("inf")))
+    return found
+
+
+def _failures(run: RunData) -> dict[int, list[tuple[str, float]]]:
+    """Failed allocations by request: cause and time."""
+    found: dict[int, list[tuple[str, float]]] = {}
+    for row in _rows({name: run.oom_events[name] for name in ("request_id", "cause", "time_s")}):
+        found.setdefault(row["request_id"], []).append((row["cause"], row["time_s"]))
+    return found
+
+
+def _request(
+    row: dict[str, Any],
+    process: int,
+    end_s: float,
+    *,
+    away: Sequence[tuple[str, float, float]],
+    failed: Sequence[tuple[str, float]],
+) -> Iterator[Event]:
+    """A request's track, its events in the order of time, inner slices closed before outer ones."""
+    end = row["finish_s"] if row["finish_s"] == row["finish_s"] else end_s
+    place = {"cat": "request", "id": f"{process}.{row['request_id']}", "pid": process, "tid": 0}
     arguments = {
         name: row[name]
         for name in ("request_id", "class", "prompt_tokens", "output_tokens", "outcome", "preemptions", "oom_cause")
     }
-    place = {"pid": process, "tid": track}
+
+    def event(phase: str, name: str, time_s: float, **more: Any) -> Event:
+        return {"ph": phase, "name": name, **place, "ts": min(time_s, end) * 1e6, **more}
+
+    whole = f"request {row['request_id']}"
+    yield event("b", whole, row["arrival_s"], args=arguments)
+    for name, start, stop in _phases(row, end):
+        yield event("b", name, start)
+        for inner, began, ended in away:
+            if start <= began < stop:
+                yield event("b", inner, began)
+                yield event("e", inner, min(ended, stop))
+        yield event("e", name, stop)
+    for cause, time in failed:
+        yield event("n", f"OOM: {cause}", time)
+    yield event("n", row["outcome"], end)
+    yield event("e", whole, end)
+
+
+def _phases(row: dict[str, Any], end: float) -> Iterator[tuple[str, float, float]]:
+    """``queue``, ``prefill`` and ``decode``, as far as the request came."""
+    marks = [row["arrival_s"], row["start_s"], row["first_token_s"]]
     for name, start, stop in zip(("queue", "prefill", "decode"), marks, [*marks[1:], end], strict=True):
         if start == start:
-            stop = stop if stop == stop else end
-            span = {"ts": start * 1e6, "dur": max(0.0, stop - start) * 1e6}
-            yield {"ph": "X", "name": name, "cat": "request", **place, **span, "args": arguments}
-    if row["outcome"] in _NAMED_OUTCOMES:
-        yield {"ph": "i", "name": row["outcome"], "s": "t", **place, "ts": end * 1e6, "args": arguments}
+            yield name, start, stop if stop == stop else end

@@ -1,12 +1,10 @@
 """Result folders: what is in them, that they repeat byte for byte, and that the page can be trusted and read."""
 
-import gzip
 import hashlib
 import html.parser
 import json
 import re
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -357,27 +355,3 @@ def test_pictures_fill_two_columns_evenly_and_in_order() -> None:
     left, right = two_columns(pictures)
     assert [one["position"] for one in left] == [0, 2, 4]
     assert [one["position"] for one in right] == [1, 3]
-
-
-# ---- the trace
-
-
-def test_the_trace_is_chromes_format_and_tracks_never_overlap(folder: Path) -> None:
-    trace = json.loads(gzip.decompress((folder / "trace.json.gz").read_bytes()))
-    events = trace["traceEvents"]
-    assert {event["ph"] for event in events} == {"M", "X", "C", "i"}
-    for event in events:
-        assert {"ph", "name", "pid", "tid"} <= event.keys()
-        assert event["ph"] == "M" or event["ts"] >= 0
-    spans: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for event in events:
-        if event["ph"] == "X":
-            spans.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
-    for track in spans.values():
-        ordered = sorted(track)
-        assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(ordered))
-    requests = pd.read_parquet(folder / "requests.parquet")
-    queued = [event for event in events if event["name"] == "queue"]
-    assert len(queued) == len(requests)
-    failures = [event for event in events if event["ph"] == "i"]
-    assert len(failures) == (requests["outcome"] != "completed").sum()

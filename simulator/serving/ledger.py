@@ -16,6 +16,8 @@ from simulator.serving.sequence import Outcome, Sequence
 During = Literal["admission", "decode"]
 #: told of a failed allocation at the moment it fails: who asked, what was missing, when, at which stage
 OnOom = Callable[[Sequence, Shortfall, int, During], None]
+#: told what happens to the memory of a running sequence (see ``step_log.KINDS``), and whose it is
+OnMove = Callable[[str, int], None]
 NEVER = -1
 CAUSES = ("capacity", "fragmentation")
 #: OOM events kept row by row; later ones are only counted
@@ -52,6 +54,7 @@ class Ledger:
         self.events: list[tuple[int, int, int, int, int, int, int]] = []
         self.on_end = _nothing
         self.on_oom: OnOom | None = None
+        self.on_move: OnMove | None = None
 
     # ---- what happens to a request
 
@@ -102,16 +105,26 @@ class Ledger:
         """``sequence`` lost its memory and will compute ``lost_tokens`` again, as far as no cache helps."""
         sequence.lost_tokens = lost_tokens
         self._count_preemption(sequence)
+        if self.on_move is not None:
+            self.on_move("preempted", sequence.request_id)
+
+    def resumed(self, sequence: Sequence) -> None:
+        """``sequence``, preempted before, has memory again."""
+        if self.on_move is not None:
+            self.on_move("resumed", sequence.request_id)
 
     def swapped_out(self, sequence: Sequence, moved_bytes: int) -> None:
         """``sequence`` (and its siblings) went to host memory."""
         self.swapped_bytes += moved_bytes
         self._count_preemption(sequence)
+        if self.on_move is not None:
+            self.on_move("swapped_out", sequence.request_id)
 
     def swapped_in(self, sequence: Sequence, moved_bytes: int) -> None:
         """``sequence`` is back on the device."""
-        del sequence
         self.swapped_bytes += moved_bytes
+        if self.on_move is not None:
+            self.on_move("swapped_in", sequence.request_id)
 
     def swap_refused(self, sequence: Sequence) -> None:
         """Host memory had no room: the request is lost."""
@@ -120,8 +133,9 @@ class Ledger:
 
     def stalled(self, sequence: Sequence) -> None:
         """``sequence`` has to wait with what it holds."""
-        del sequence
         self.stalls += 1
+        if self.on_move is not None:
+            self.on_move("stalled", sequence.request_id)
 
     def progress(self) -> None:
         """Outputs were produced: whatever was preempted before, the run is not going in circles."""

@@ -73,6 +73,7 @@ class Roster:
         if sequence.requeued:
             self.requeued -= 1
             sequence.requeued = False
+            self.ledger.resumed(sequence)
         self.prefilling.append(sequence)
         self.prefilling_tokens += holding.hit_tokens
         self.ledger.started(sequence, holding.hit_tokens, now)

@@ -20,6 +20,7 @@ from simulator.files import make_folder, staged, write_text
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
     from simulator.serving.pool_map import PoolMap
+    from simulator.serving.step_log import StepLog
     from simulator.showing.manifest import Outputs, RunOptions
     from simulator.simulation import Result
 
@@ -43,11 +44,13 @@ def write_run(
     scenario: "Scenario",
     options: "RunOptions",
     pool_maps: Sequence["PoolMap"] = (),
+    step_logs: Sequence["StepLog"] = (),
 ) -> Path:
     """Write everything into ``folder``; the path of the page. Files of an earlier run that this one lacks are removed.
 
-    ``pool_maps`` are the maps of the runs, in order. Raises ``InputError`` when a file cannot be written: results of
-    an earlier run are then still there. The manifest comes last, so a folder with one is whole.
+    ``pool_maps`` are the maps of the runs and ``step_logs`` their steps, in order. Raises ``InputError`` when a file
+    cannot be written: results of an earlier run are then still there. The manifest comes last, so a folder with one
+    is whole.
     """
     from simulator.report import write_report
     from simulator.showing.manifest import NAME, Outputs, manifest, run_deed
@@ -58,7 +61,7 @@ def write_run(
         if options.perfetto:
             from simulator.trace import trace_bytes
 
-            outputs.write("trace.json.gz", trace_bytes(stage))
+            outputs.write("trace.json.gz", trace_bytes(stage, step_logs))
         write_report(stage, outputs, command=options.command, language=options.language)
         content = manifest(run_deed(scenario, options), outputs.sha256, not_hashed=["timing.json"])
         write_text(stage / NAME, to_json(content))

@@ -11,7 +11,7 @@ from simulator.showing.manifest import NAME, RUN, Outputs, RunOptions, checked_m
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
-    from simulator.simulation import Progress, Result
+    from simulator.simulation import Observe, Progress, Result
 
 Interrupted = Callable[[], bool]
 
@@ -26,9 +26,11 @@ def run_into(
 ) -> "Result":
     """Simulate and write ``folder`` (``None``: write nothing). Raises ``InputError``."""
     from simulator.serving.pool_map import PoolMaps
-    from simulator.simulation import simulate
+    from simulator.serving.step_log import StepLogs
+    from simulator.simulation import simulate, together
 
-    maps = None if folder is None else PoolMaps()
+    maps, logs = PoolMaps(), StepLogs()
+    observers: list[Observe] = [] if folder is None else [maps, logs] if options.perfetto else [maps]
     result = simulate(
         scenario,
         seed=options.seed,
@@ -37,10 +39,10 @@ def run_into(
         verify=options.verify,
         progress=progress,
         interrupted=interrupted,
-        observe=maps,
+        observe=together(observers),
     )
-    if folder is not None and maps is not None:
-        output.write_run(result, folder, scenario=scenario, options=options, pool_maps=maps.maps)
+    if folder is not None:
+        output.write_run(result, folder, scenario=scenario, options=options, pool_maps=maps.maps, step_logs=logs.logs)
     return result
 
 

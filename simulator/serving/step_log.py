@@ -1,0 +1,92 @@
+"""What an engine did when: steps, and sequences that lost their memory or got it back. For traces.
+
+It looks on from the engine's ``watch`` hook, once a scheduling point, so it costs a step nothing inside a leap: the
+steps of a leap are one row, which says how many they were.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.allocators.base import Allocator
+from simulator.traffic.requests import Requests
+from simulator.units import NS_PER_S
+
+Columns = dict[str, npt.NDArray[Any]]
+
+#: rows kept of each kind; a viewer gets slow beyond. Later ones are only counted
+MAX_ROWS = 200_000
+_STEPS = ("start_ns", "end_ns", "steps", "sequence_steps", "prompt_tokens", "output_tokens")
+#: what can happen to the memory of a running sequence
+KINDS = ("preempted", "resumed", "swapped_out", "swapped_in", "stalled")
+
+
+class StepLogs:
+    """The logs of all runs of a simulation, in the order in which they begin: an ``Observe`` for ``simulate``."""
+
+    def __init__(self) -> None:
+        self.logs: list[StepLog] = []
+
+    def __call__(self, allocator: Allocator, requests: Requests) -> Callable[[Any], None]:
+        del allocator, requests
+        self.logs.append(StepLog())
+        return self.logs[-1].observe
+
+
+@dataclass(slots=True)
+class StepLog:
+    """Steps and moves of one run. ``dropped_steps`` and ``dropped_moves`` have no row."""
+
+    dropped_steps: int = 0
+    dropped_moves: int = 0
+    _steps: list[tuple[int, ...]] = field(default_factory=list)
+    _moves: list[tuple[int, int, int]] = field(default_factory=list)
+    _before: tuple[int, ...] = (0, 0, 0, 0, 0)
+    _engine: Any = None
+
+    def observe(self, running: Any) -> None:
+        """Look at the engine ``running``. A replay has no steps of its own, and gets no log."""
+        if getattr(running, "recorder", None) is None or getattr(running, "scheduler", None) is None:
+            return
+        if self._engine is not running:
+            self._engine = running
+            running.ledger.on_move = self._moved
+        self._look(running.now_ns)
+
+    def _look(self, now: int) -> None:
+        recorder = self._engine.recorder
+        seen = (now, recorder.steps, recorder.sequence_steps, recorder.prompt_tokens, recorder.output_tokens)
+        since, *counts = self._before
+        made = [after - before for after, before in zip(seen[1:], counts, strict=True)]
+        if made[0]:
+            if len(self._steps) < MAX_ROWS:
+                self._steps.append((since, now, *made))
+            else:
+                self.dropped_steps += made[0]
+        self._before = seen
+
+    def _moved(self, kind: str, request_id: int) -> None:
+        if len(self._moves) < MAX_ROWS:
+            self._moves.append((self._engine.now_ns, request_id, KINDS.index(kind)))
+        else:
+            self.dropped_moves += 1
+
+    def steps(self) -> Columns:
+        """A row a scheduling point that ran steps: seconds, how many, sequences in all of them, tokens."""
+        if self._engine is not None:
+            self._look(self._engine.now_ns)
+        rows = np.array(self._steps, np.int64).reshape(-1, len(_STEPS))
+        columns: Columns = {name: rows[:, place] for place, name in enumerate(_STEPS)}
+        return {"start_s": columns.pop("start_ns") / NS_PER_S, "end_s": columns.pop("end_ns") / NS_PER_S} | columns
+
+    def moves(self) -> Columns:
+        """A row each time that memory of a running sequence was taken, given back or not to be had."""
+        rows = np.array(self._moves, np.int64).reshape(-1, 3)
+        return {
+            "time_s": rows[:, 0] / NS_PER_S,
+            "request_id": rows[:, 1],
+            "kind": np.array(KINDS, dtype=object)[rows[:, 2]],
+        }
