@@ -1,6 +1,6 @@
 """The planner's questions as commands ask them: scenario in, one JSON document out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from simulator.planning.sizing import Effort
 from simulator.planning.target import Goal, Target, parse_goal
 from simulator.planning.tasks import processes, watched
 from simulator.scenario import Scenario, ScenarioText, load_scenario
+from simulator.simulation import Progress
 from simulator.version import version
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from simulator.planning.pool_interval import PoolInterval
     from simulator.planning.solve import Solved
     from simulator.sweep import Point, Swept
-
-Progress = Callable[[str, int, int], None]
 
 
 def with_seed(settings: Sequence[str | Override], seed: int | None) -> list[str | Override]:

@@ -25,8 +25,8 @@ from simulator.traffic.requests import Requests
 from simulator.units import format_bytes, to_ns
 from simulator.version import version
 
-#: called with the label of the running allocator, the requests that have ended, and all requests
-Progress = Callable[[str, int, int], None]
+#: called with the label of what runs, how much of how much is done, and the OOM rate so far (``None``: not known)
+Progress = Callable[[str, int, int, float | None], None]
 #: scheduling points between two looks at progress and interruption
 _WATCH_EVERY = 256
 
@@ -268,7 +268,8 @@ def _watcher(
         if calls % _WATCH_EVERY:
             return True
         if progress is not None:
-            progress(label, running.ledger.ended_count, len(running.requests))
+            ledger = running.ledger
+            progress(label, ledger.ended_count, len(running.requests), ledger.lost_count / max(1, ledger.arrived))
         return interrupted is None or not interrupted()
 
     return watch

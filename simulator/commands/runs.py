@@ -46,6 +46,7 @@ def run(
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no files.")] = False,
     perfetto: Annotated[bool, typer.Option("--perfetto", help="Also write a trace for ui.perfetto.dev.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the pool live while it runs, on a terminal.")] = False,
     language: ReportLanguage = None,
     output_format: OutputFormat = Format.table,
     quiet: Quiet = False,
@@ -60,6 +61,7 @@ def run(
     from simulator.showing.manifest import RunOptions
     from simulator.showing.progress import reporting
     from simulator.showing.reporting import run_into
+    from simulator.showing.watch import live_view
 
     loaded = load_scenario(scenario, settings or ())
     chosen = chosen_allocators(loaded, allocator or ())
@@ -88,8 +90,14 @@ def run(
     )
     if folder is not None:
         output.prepare(folder)
-    with reporting(enabled=not quiet) as progress, asked_to_stop() as interrupted, loaded.located():
-        result = run_into(folder, loaded, options, progress=progress, interrupted=interrupted)
+    labels = (chosen or loaded.labels) * replications
+    with (
+        reporting(enabled=not quiet and not watch) as progress,
+        asked_to_stop() as interrupted,
+        live_view(labels, wanted=watch, quiet=quiet) as looking,
+        loaded.located(),
+    ):
+        result = run_into(folder, loaded, options, progress=progress, interrupted=interrupted, watch=looking)
     document = result.to_json()
     if output_format is Format.json:
         print_json(document)

@@ -74,18 +74,29 @@ def processes(jobs: int) -> Iterator[Runner]:
             raise
 
 
-def watched(runner: Runner, progress: Callable[[str, int, int], None] | None, label: str) -> Runner:
-    """The same runner, telling ``progress`` how many tasks of how many are done."""
+def watched(runner: Runner, progress: Callable[[str, int, int, float | None], None] | None, label: str) -> Runner:
+    """The same runner, telling ``progress`` how many tasks of how many are done, and the OOM rate of these."""
     if progress is None:
         return runner
 
     def run(function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[tuple[int, Found]]:
-        progress(label, 0, len(tasks))
+        progress(label, 0, len(tasks), None)
+        lost = arrived = 0
         for done, finished in enumerate(runner(function, tasks), 1):
             yield finished
-            progress(label, done, len(tasks))
+            more_lost, more_arrived = _counts(finished[1])
+            lost, arrived = lost + more_lost, arrived + more_arrived
+            progress(label, done, len(tasks), lost / arrived if arrived else None)
 
     return run
+
+
+def _counts(found: object) -> tuple[int, int]:
+    """Lost and arrived requests of a task's result: an observation, or rows of a sweep; nothing for others."""
+    if isinstance(found, list):
+        arrived = [row["requests.arrived"] for row in found]
+        return round(sum(row["oom_rate"] * row["requests.arrived"] for row in found)), sum(arrived)
+    return getattr(found, "lost", 0), getattr(found, "arrived", 0)
 
 
 def usable_processes(jobs: int | None) -> int:

@@ -43,6 +43,7 @@ class Ledger:
         self.cause = _column(requests, -1, "b")
         self.arrived = 0
         self.ended_count = 0
+        self.lost_count = 0
         self.oom_events = dict.fromkeys(CAUSES, 0)
         self.preemption_count = 0
         self.recomputed_tokens = 0
@@ -86,6 +87,7 @@ class Ledger:
         self.finished_ns[request_id] = now
         self.output_tokens[request_id] = sequence.generated_tokens
         self.ended_count += 1
+        self.lost_count += Outcome.oom_admission <= outcome <= Outcome.too_large
         self.on_end(request_id, now)
 
     # ---- memory

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from simulator.loading.overrides import Override
-from simulator.planner import Progress, with_seed
+from simulator.planner import with_seed
 from simulator.scenario import Scenario, ScenarioText, scenario_text
+from simulator.simulation import Progress
 
 Rows = Sequence[Mapping[str, Any]]
 #: metadata of a field that says how the work is done or shown, not what is asked; it is in no manifest

@@ -9,6 +9,7 @@ from simulator import planner
 from simulator.planning.compare import Comparison
 from simulator.planning.grid import Axis, parse_axis
 from simulator.showing.asking import Answered, Asked
+from simulator.simulation import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class CompareQuestion:
         if self.vary:
             parse_axis(self.vary, "--vary")
 
-    def answered(self, *, folder: Path | None, jobs: int, progress: planner.Progress | None) -> Answered:
+    def answered(self, *, folder: Path | None, jobs: int, progress: Progress | None) -> Answered:
         """The comparison, on ``jobs`` processes. Raises ``InputError``."""
         del folder
         assert self.asked.scenario is not None

@@ -23,14 +23,16 @@ def run_into(
     *,
     progress: "Progress | None" = None,
     interrupted: Interrupted | None = None,
+    watch: "Observe | None" = None,
 ) -> "Result":
-    """Simulate and write ``folder`` (``None``: write nothing). Raises ``InputError``."""
+    """Simulate and write ``folder`` (``None``: write nothing). ``watch`` looks on. Raises ``InputError``."""
     from simulator.serving.pool_map import PoolMaps
     from simulator.serving.step_log import StepLogs
     from simulator.simulation import simulate, together
 
     maps, logs = PoolMaps(), StepLogs()
     observers: list[Observe] = [] if folder is None else [maps, logs] if options.perfetto else [maps]
+    observers += [] if watch is None else [watch]
     result = simulate(
         scenario,
         seed=options.seed,

@@ -13,6 +13,7 @@ from simulator.planning.pool_interval import PoolInterval, parse_interval
 from simulator.planning.target import Goal, parse_goal
 from simulator.scenario import Scenario, ScenarioText, load_scenario
 from simulator.showing.asking import Answered, Asked
+from simulator.simulation import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class SizeQuestion:
         if self.pool_interval is not None:
             parse_interval(self.pool_interval)
 
-    def answered(self, *, folder: Path | None, jobs: int, progress: planner.Progress | None) -> Answered:
+    def answered(self, *, folder: Path | None, jobs: int, progress: Progress | None) -> Answered:
         """The answer, from simulations on ``jobs`` processes. Raises ``InputError``."""
         del folder
         assert self.asked.scenario is not None
@@ -78,14 +79,14 @@ class SizeQuestion:
 
 
 def _answered(
-    question: Question, solve: Sequence[str], interval: PoolInterval | None, progress: planner.Progress | None
+    question: Question, solve: Sequence[str], interval: PoolInterval | None, progress: Progress | None
 ) -> Answered:
     if not solve:
         return _sized(question, interval, progress)
     return _solved(question, solve[0], progress) if len(solve) == 1 else _traded(question, solve, progress)
 
 
-def _sized(question: Question, interval: PoolInterval | None, progress: planner.Progress | None) -> Answered:
+def _sized(question: Question, interval: PoolInterval | None, progress: Progress | None) -> Answered:
     from simulator.showing.size_document import print_size, size_document, size_tables
 
     answer = planner.sized_answer(
@@ -111,7 +112,7 @@ def _sized(question: Question, interval: PoolInterval | None, progress: planner.
     )
 
 
-def _solved(question: Question, text: str, progress: planner.Progress | None) -> Answered:
+def _solved(question: Question, text: str, progress: Progress | None) -> Answered:
     from simulator.showing.solve_document import print_solved, solve_document, solve_tables
 
     axis, goal, confidence = parse_axis(text, "--solve"), question.goal, question.confidence
@@ -138,7 +139,7 @@ def _solved(question: Question, text: str, progress: planner.Progress | None) ->
     )
 
 
-def _traded(question: Question, texts: Sequence[str], progress: planner.Progress | None) -> Answered:
+def _traded(question: Question, texts: Sequence[str], progress: Progress | None) -> Answered:
     from simulator.showing.trade_document import print_trades, trade_document, trade_tables
 
     axes = (parse_axis(texts[0], "--solve"), parse_axis(texts[1], "--solve"))

@@ -9,6 +9,7 @@ from simulator import planner
 from simulator.errors import InputError, Problem, nearest_name, printable
 from simulator.planning.grid import Axis, parse_axis
 from simulator.showing.asking import HOW, Answered, Asked
+from simulator.simulation import Progress
 from simulator.sweep import JOURNAL, PARQUET, Point, Swept
 
 #: columns that get a picture unless told otherwise
@@ -31,7 +32,7 @@ class SweepQuestion:
         """Raises ``InputError`` for a key that is no axis."""
         self.axes()
 
-    def answered(self, *, folder: Path | None, jobs: int, progress: planner.Progress | None) -> Answered:
+    def answered(self, *, folder: Path | None, jobs: int, progress: Progress | None) -> Answered:
         """The rows, in ``folder``; goes on where an earlier sweep there stopped. Raises ``InputError``."""
         assert folder is not None, "a sweep is kept in its folder"
         axes, points = self.axes(), self.points()
