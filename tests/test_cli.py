@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,9 +94,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         document = {"schema_version": 1, "scenario": loaded.resolved(), "runs": [run.summary for run in runs]}
         return SimpleNamespace(runs=runs, to_json=lambda: document)
 
-    module = ModuleType("simulator.simulation")
-    module.simulate = simulate  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "simulator.simulation", module)
+    monkeypatch.setattr("simulator.simulation.simulate", simulate)
     return calls
 
 
@@ -192,9 +190,7 @@ def test_an_interrupt_ends_with_130(simulate: Run, scenario: Path, monkeypatch: 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    module = ModuleType("simulator.simulation")
-    module.simulate = interrupted  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "simulator.simulation", module)
+    monkeypatch.setattr("simulator.simulation.simulate", interrupted)
     code, out, err = simulate(scenario)
     assert (code, out) == (130, "")
     assert "interrupted" in err
@@ -212,9 +208,7 @@ def test_partial_results_of_an_interrupted_run_are_printed(
 
 
 def test_a_bug_ends_with_1_and_says_so(simulate: Run, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("simulator.simulation")
-    module.simulate = lambda *_, **__: 1 // 0  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "simulator.simulation", module)
+    monkeypatch.setattr("simulator.simulation.simulate", lambda)
     code, _, err = simulate(scenario)
     assert code == 1
     assert "internal error" in err

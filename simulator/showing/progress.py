@@ -4,18 +4,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from simulator.simulation import Progress
 from simulator.units import format_percent
 
-__all__ = ["Progress", "reporting"]
+if TYPE_CHECKING:
+    from simulator.simulation import Progress
 
 #: what is over sooner needs no bar
 _PATIENCE_S = 1.0
 
 
 @contextmanager
-def reporting(*, enabled: bool) -> Iterator[Progress | None]:
+def reporting(*, enabled: bool) -> "Iterator[Progress | None]":
     """A ``Progress`` that draws one bar a label once a second has passed, or ``None`` when nobody would see it."""
     if not enabled or not sys.stderr.isatty():
         yield None
