@@ -208,7 +208,7 @@ def test_partial_results_of_an_interrupted_run_are_printed(
 
 
 def test_a_bug_ends_with_1_and_says_so(simulate: Run, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.simulation.simulate", lambda)
+    monkeypatch.setattr("simulator.simulation.simulate", lambda *_, **__: 1 / 0)
     code, _, err = simulate(scenario)
     assert code == 1
     assert "internal error" in err
