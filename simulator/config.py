@@ -158,3 +158,32 @@ class PagedDefragConfig(PagedBase):
 AllocatorConfig = Annotated[
     ContiguousConfig | PagedConfig | PagedCowConfig | PagedDefragConfig, Field(discriminator="kind")
 ]
+
+
+Load = Literal["requests", "kv"]
+
+
+class RoundRobinConfig(Config):
+    """Instances take turns."""
+
+    policy: Literal["round_robin"]
+
+
+class LeastLoadedConfig(Config):
+    """The instance with the fewest live requests, or the least KV memory held, gets the arrival."""
+
+    policy: Literal["least_loaded"]
+    load: Load = Field("requests", description="what is compared: live requests, or KV bytes held (kv)")
+
+
+class PrefixAffinityConfig(Config):
+    """The instance that was sent the longest part of the prompt, unless loads are too unequal (SGLang's names)."""
+
+    policy: Literal["prefix_affinity"]
+    load: Load = Field("requests", description="what decides where affinity does not")
+    cache_threshold: Ratio = Field(0.3, description="share of the prompt that must be known for affinity to count")
+    balance_abs_threshold: int = Field(64, ge=0, description="live requests by which instances may differ ...")
+    balance_rel_threshold: float = Field(1.5, ge=1, description="... and the factor; beyond both, load decides")
+
+
+RouterConfig = Annotated[RoundRobinConfig | LeastLoadedConfig | PrefixAffinityConfig, Field(discriminator="policy")]

@@ -111,7 +111,7 @@ class DeviceConfig(DeviceFields):
     name: str | None = None
     stack: str | None = Field(None, description="software stack of the preset or file, such as eager")
     count: int = Field(1, ge=1, description="devices in one instance")
-    replicas: int = Field(1, ge=1, description="instances; only one is simulated")
+    replicas: int = Field(1, ge=1, description="instances behind a router, each of count devices")
     kv_capacity_bytes: Bytes | None = Field(None, description="KV pool of a device, up to what the budget leaves")
 
     @model_validator(mode="after")
@@ -165,6 +165,11 @@ class Device:
     graph_bytes: int
     pool_uncertainty_bytes: int
     sources: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def fleet_count(self) -> int:
+        """Devices of all instances together."""
+        return self.count * self.replicas
 
     def provenance(self, name: str) -> tuple[str, str]:
         """``(source, confidence)`` of a field. Raises ``ValueError`` for a name that is no figure."""

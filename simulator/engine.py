@@ -5,10 +5,9 @@ the batch only decodes, and the steps in between are taken in one leap (see ``le
 as a scheduling point and visits every sequence in it; tests compare the two.
 """
 
-import heapq
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import simpy
 from simpy.events import EventPriority
@@ -18,21 +17,22 @@ from simulator.config import EngineConfig
 from simulator.cost import StepCost
 from simulator.kernels.step_load import StepLoad
 from simulator.scheduler import Scheduler
+from simulator.serving.arrivals import NEVER_NS, Alone, Process, Supply
 from simulator.serving.batch import DecodeBatch
 from simulator.serving.clock import on_clock
 from simulator.serving.leap import Leap
-from simulator.serving.ledger import Ledger
+from simulator.serving.ledger import Counts, Ledger
 from simulator.serving.members import members_of
 from simulator.serving.recorder import Recorder
 from simulator.serving.schedulers import SCHEDULERS
-from simulator.serving.sequence import Outcome, State
+from simulator.serving.sequence import State
 from simulator.traffic.requests import Requests
 
 EndedBecause = Literal["completed", "horizon", "livelock", "interrupted"]
-Process = Generator[simpy.Event, Any, None]
 
-#: SimPy priority of the decode loop: after every arrival of the same instant, whoever was scheduled first
-_AFTER_ARRIVALS = EventPriority(2)
+#: SimPy priority of the decode loop: after every arrival of the same instant, whoever was scheduled first; the loops
+#: of a fleet follow each other in the order of its instances
+_AFTER_ARRIVALS = 2
 #: a run in which this many preemptions (and 8 for each live sequence) pass without one new output goes in circles
 _CIRCLING_PREEMPTIONS = 64
 
@@ -48,13 +48,19 @@ class EngineRun:
     detail: str = ""
 
 
+def new_clock() -> simpy.Environment:
+    """A clock at 0 for several engines."""
+    return simpy.Environment(initial_time=0)
+
+
 class Engine:
     """One serving instance over one workload with one allocator.
 
     ``horizon_ns`` ends the run at the first scheduling point not before it. ``watch`` is called now and then with the
     engine itself (progress, interruption). ``verify`` asserts every allocator invariant at each scheduling point;
     ``leaky`` expects planted mistakes, so that memory may be missing at the end. ``cost_for_runs`` gives the step costs
-    for a mean number of adjacent pages, which a compacting allocator changes as it goes.
+    for a mean number of adjacent pages, which a compacting allocator changes as it goes. With a ``supply`` the engine
+    is instance ``place`` of a fleet: it is fed by ``arrive``, and run between ``begin`` and ``finish``.
     """
 
     def __init__(
@@ -72,14 +78,18 @@ class Engine:
         leaky: bool = False,
         cost_for_runs: Callable[[float], StepCost] | None = None,
         watch: "Callable[[Engine], bool] | None" = None,
+        supply: Supply | None = None,
+        place: int = 0,
     ) -> None:
         self.requests = requests
         self.allocator = allocator
         self.cost = cost
         self.max_model_len = max_model_len
         self.horizon_ns = horizon_ns
-        self.env = simpy.Environment(initial_time=0)
-        self.ledger = Ledger(len(requests))
+        self._supply = Alone(requests, new_clock()) if supply is None else supply
+        self.place = place
+        self.env = self._supply.env
+        self.ledger = self._supply.ledger if supply is None else Ledger.beside(supply.ledger)
         self.recorder = Recorder(allocator)
         self.batch = DecodeBatch(allocator.tile_tokens if allocator.max_pages else 0, window_tokens)
         self.scheduler: Scheduler = SCHEDULERS[engine.scheduler](
@@ -91,6 +101,8 @@ class Engine:
             walk=not leap,
         )
         self.now_ns = 0
+        #: when the decode loop goes on, as far as is known now
+        self.wakes_ns = 0
         self._leaps = leap and self.scheduler.can_leap
         self._leap = Leap(self.scheduler, cost, self.recorder)
         self._verify = verify
@@ -98,19 +110,25 @@ class Engine:
         self._cost_for_runs = cost_for_runs
         self._watch = watch
         self._max_batch = engine.max_num_seqs
-        self._arrivals_left = len(requests)
-        self._next_arrivals: list[int] = []
         self._idle: simpy.Event | None = None
         self._ended_because: EndedBecause = "completed"
         self._detail = ""
 
     def run(self) -> EngineRun:
         """Simulate to the end. Every request has an outcome afterwards, and nothing is held unless it is unfinished."""
-        if self.requests.closed is None:
-            self.env.process(self._open_arrivals())
-        else:
-            self._start_users()
-        self.env.run(until=self.env.process(self._decode_loop()))
+        assert isinstance(self._supply, Alone), "instances of a fleet are run together"
+        self._supply.arrivals.start(self.env, self.arrive)
+        self.env.run(until=self.begin())
+        return self.finish()
+
+    def begin(self) -> simpy.Process:
+        """Start the decode loop; the process ends when the engine stops."""
+        process: simpy.Process = self.env.process(self._decode_loop())
+        self._process = process
+        return process
+
+    def finish(self) -> EngineRun:
+        """Close the books after the decode loop has ended."""
         self.recorder.close(self.now_ns)
         self._assert_conservation()
         return self.leave(self._ended_because, self._detail)
@@ -119,46 +137,34 @@ class Engine:
         """The facts so far, for a run that is over or that cannot go on."""
         return EngineRun(self.ledger, self.recorder, because, self.now_ns, detail)
 
+    # ---- what a router and whoever watches see
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the engine has not stopped."""
+        return bool(self._process.is_alive)
+
+    @property
+    def live_requests(self) -> int:
+        """Requests that have come and not ended."""
+        return self.ledger.arrived - self.ledger.ended_count
+
+    @property
+    def held_bytes(self) -> int:
+        """KV bytes that sequences hold."""
+        return self.allocator.allocated_bytes
+
+    @property
+    def counts(self) -> Counts:
+        """The requests so far, here or on all instances of the fleet."""
+        return self._supply.counts
+
     # ---- arrivals
 
-    def _open_arrivals(self) -> Process:
-        times = self.requests.arrival_ns.tolist()
-        for request_id, time in enumerate(times):
-            if time > self.env.now:
-                self._next_arrivals = [time]
-                yield self.env.timeout(time - self.env.now)
-            self._arrive(request_id)
-        self._next_arrivals = []
-
-    def _start_users(self) -> None:
-        closed = self.requests.closed
-        assert closed is not None
-        waiting_for: dict[int, simpy.Event] = {}
-
-        def on_end(request_id: int, now: int) -> None:
-            del now
-            waiting_for.pop(request_id).succeed()
-
-        self.ledger.on_end = on_end
-        upcoming = iter(range(len(self.requests)))
-        for _ in range(min(closed.users, len(self.requests))):
-            self.env.process(self._user(upcoming, closed.think_ns.tolist(), waiting_for))
-
-    def _user(self, upcoming: Any, think_ns: list[int], waiting_for: dict[int, simpy.Event]) -> Process:
-        for request_id in upcoming:
-            think = think_ns[request_id]
-            if think:
-                heapq.heappush(self._next_arrivals, self._clock() + think)
-                yield self.env.timeout(think)
-                heapq.heappop(self._next_arrivals)
-            done = waiting_for[request_id] = self.env.event()
-            self._arrive(request_id)
-            yield done
-
-    def _arrive(self, request_id: int) -> None:
+    def arrive(self, request_id: int) -> None:
+        """The request comes now."""
         now = on_clock(self._clock())
         self.ledger.arrival(request_id, now)
-        self._arrivals_left -= 1
         for sequence in members_of(
             self.requests,
             request_id,
@@ -168,6 +174,10 @@ class Engine:
         ):
             if sequence.state is not State.DONE:
                 self.scheduler.enqueue(sequence, now)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again, if the engine is idle: something has come, or nothing will."""
         if self._idle is not None and not self._idle.triggered:
             self._idle.succeed()
 
@@ -184,7 +194,7 @@ class Engine:
             if load is None:
                 if self._standing() != standing:
                     continue  # ask again before giving up: memory may have been given back
-                if not self._arrivals_left and not self._next_arrivals:
+                if self._supply.is_over(self.place):
                     if self.scheduler.holds_work():
                         self._stop("livelock", self.scheduler.describe_deadlock())
                     return
@@ -233,9 +243,7 @@ class Engine:
 
     def _leap_limit_ns(self, now: int) -> int:
         """A leap takes no step that starts at or after this instant."""
-        limits = [1 << 62]
-        if self._next_arrivals and self.scheduler.admission_open():
-            limits.append(self._next_arrivals[0])
+        limits = [self._supply.limit_ns(self.place, admission_open=self.scheduler.admission_open())]
         if self.horizon_ns is not None:
             limits.append(self.horizon_ns)
         deadline = self.scheduler.deadline_ns()
@@ -273,11 +281,13 @@ class Engine:
         event = simpy.Event(self.env)
         event._ok = True
         event._value = None
-        self.env.schedule(event, priority=_AFTER_ARRIVALS, delay=delay)
+        self.env.schedule(event, priority=EventPriority(_AFTER_ARRIVALS + self.place), delay=delay)
+        self.wakes_ns = self._clock() + delay
         return event
 
     def _idle_until_arrival(self, now: int) -> Process:
         self._idle = self.env.event()
+        self.wakes_ns = NEVER_NS
         yield self._idle if self.horizon_ns is None else self._idle | self._sleep(max(0, self.horizon_ns - now))
         self._idle = None
         yield self._sleep(0)
@@ -317,10 +327,9 @@ class Engine:
     def _assert_conservation(self) -> None:
         """Every arrival has one outcome, and with nobody live nothing is held (always on, O(1) and O(requests))."""
         ledger = self.ledger
-        live = ledger.arrived - ledger.ended_count
-        outcomes = zip(ledger.outcome, ledger.arrived_ns, strict=True)
-        unfinished = sum(outcome == Outcome.unfinished and arrived >= 0 for outcome, arrived in outcomes)
-        assert live == unfinished, f"{live} requests are live, {unfinished} have no outcome"
+        live = self.live_requests
+        if isinstance(self._supply, Alone):  # rows of a fleet are counted once for all
+            assert live == ledger.unfinished(), f"{live} requests are live, {ledger.unfinished()} have no outcome"
         if live == 0 and not self._leaky:
             assert self.allocator.allocated_bytes == 0, f"{self.allocator.allocated_bytes} bytes are still held"
             assert self.allocator.discount_bytes == 0 and self.allocator.tail_bytes == 0, "sharing counts drifted"

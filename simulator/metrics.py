@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.allocators.base import Allocator
+from simulator.allocators.base import Allocator, Totals
 from simulator.engine import EngineRun
 from simulator.serving.ledger import CAUSES, NEVER
 from simulator.serving.sequence import Outcome
@@ -102,8 +102,14 @@ def summarise(
     page_size: int,
     warmup_s: float,
     wall_s: float,
+    totals: Totals | None = None,
+    instances: int = 1,
 ) -> RunResult:
-    """Everything about one finished run."""
+    """Everything about one finished run.
+
+    For a fleet, ``run`` has the facts of all ``instances``, ``totals`` what their allocators did, and ``allocator`` is
+    one of them.
+    """
     table = request_table(run, requests)
     summary = {
         "allocator": allocator.kind,
@@ -119,7 +125,7 @@ def summarise(
         "swap_refusals": run.ledger.swap_refusals,
         "stalls": run.ledger.stalls,
         "padding_tokens": run.ledger.padding_tokens,
-        "kv": _memory(run, allocator),
+        "kv": _memory(run, allocator, allocator.totals if totals is None else totals, instances),
         "latency": _latency(table, warmup_s),
         "throughput": _throughput(run, table),
         "batch": {
@@ -159,9 +165,8 @@ def _outcomes(run: EngineRun) -> dict[str, Any]:
     }
 
 
-def _memory(run: EngineRun, allocator: Allocator) -> dict[str, Any]:
-    recorder, totals = run.recorder, allocator.totals
-    span = run.ended_ns
+def _memory(run: EngineRun, allocator: Allocator, totals: Totals, instances: int) -> dict[str, Any]:
+    recorder, span = run.recorder, run.ended_ns * instances
     capacity_ns = allocator.capacity_bytes * span
     allocated, tail = recorder.allocated.total, recorder.tail.total + recorder.dead.total
     # what a leaked sequence shares is not saved for those that live, and what it would not have filled is not theirs

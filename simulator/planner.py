@@ -13,7 +13,7 @@ from simulator.planning.sizing import Effort
 from simulator.planning.target import Goal, Target, parse_goal
 from simulator.planning.tasks import processes, watched
 from simulator.scenario import Scenario, ScenarioText, load_scenario
-from simulator.simulation import Progress
+from simulator.serving.watching import Progress
 from simulator.version import version
 
 if TYPE_CHECKING:

@@ -13,7 +13,15 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
-from simulator.config import AllocatorConfig, ContiguousConfig, EngineConfig, FaultConfig, PagedConfig
+from simulator.config import (
+    AllocatorConfig,
+    ContiguousConfig,
+    EngineConfig,
+    FaultConfig,
+    PagedConfig,
+    RoundRobinConfig,
+    RouterConfig,
+)
 from simulator.device import Device, DeviceConfig, load_device
 from simulator.errors import InputError, Problem, printable
 from simulator.fields import Config
@@ -62,6 +70,7 @@ class Scenario(Config):
     model: ModelConfig
     workload: WorkloadConfig
     engine: EngineConfig = EngineConfig()
+    router: RouterConfig | None = Field(None, description="who gets an arrival when device.replicas is above 1")
     allocators: Annotated[tuple[AllocatorConfig, ...], Field(min_length=1)] = _DEFAULT_ALLOCATORS
     faults: tuple[FaultConfig, ...] = ()
     seed: int = Field(0, ge=0, lt=2**63)
@@ -100,6 +109,11 @@ class Scenario(Config):
     def budget(self) -> MemoryBudget:
         """What one device's memory goes to, and what is left for the KV pool."""
         return memory_budget(self.loaded_device, self.loaded_model, self.engine)
+
+    @property
+    def router_config(self) -> RouterConfig:
+        """The router; instances take turns where the scenario names none."""
+        return self.router or RoundRobinConfig(policy="round_robin")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -150,6 +164,8 @@ class Scenario(Config):
         plain = self.model_dump(mode="json")
         # Figures that come from the preset are not set here; listing thirty nulls would only hide the rest.
         plain["device"] = {key: value for key, value in plain["device"].items() if value is not None}
+        if self.router is None:
+            del plain["router"]
         return plain
 
 

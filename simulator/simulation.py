@@ -4,63 +4,30 @@ Every allocator meets the same requests. The result of one allocator does not de
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from simulator.allocators.base import Allocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.cost import StepCost
 from simulator.engine import Engine, EngineRun
 from simulator.errors import InputError, Problem
+from simulator.fleet import Fleet
+from simulator.fleet_summary import summarise_fleet
 from simulator.metrics import RunResult, summarise
 from simulator.scenario import Scenario
 from simulator.serving.batch import TILE_TOKENS
 from simulator.serving.compaction_worth import compaction_worth
-from simulator.serving.ledger import Ledger
-from simulator.serving.observation import Observation, observe_allocator
+from simulator.serving.observation import Observation, findings, observe_allocator
 from simulator.serving.pool import UNLIMITED_PAGES, PoolParts, build_allocator
 from simulator.serving.replay import Replay
+from simulator.serving.router import router_of
+from simulator.serving.watching import Observe, Progress, Watch, watcher
 from simulator.traffic.requests import Requests
 from simulator.units import format_bytes, to_ns
 from simulator.version import version
-
-#: called with the label of what runs, how much of how much is done, and the OOM rate so far (``None``: not known)
-Progress = Callable[[str, int, int, float | None], None]
-#: scheduling points between two looks at progress and interruption
-_WATCH_EVERY = 256
-
-
-class Running(Protocol):
-    """A simulation under way, as the one who watches it sees it."""
-
-    @property
-    def ledger(self) -> Ledger: ...
-
-    @property
-    def requests(self) -> Requests: ...
-
-
-Watch = Callable[[Running], bool]
-#: makes, for a pool and the requests it will meet, what is called with the run at every scheduling point
-Observe = Callable[[Allocator, Requests], Callable[[Running], None]]
-
-
-def together(observers: Sequence[Observe]) -> Observe | None:
-    """Several observers as one; ``None`` for none."""
-    if len(observers) < 2:
-        return observers[0] if observers else None
-
-    def observe(allocator: Allocator, requests: Requests) -> Callable[[Running], None]:
-        looks = [make(allocator, requests) for make in observers]
-
-        def look(running: Running) -> None:
-            for each in looks:
-                each(running)
-
-        return look
-
-    return observe
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +77,7 @@ def simulate(
             if allocators is not None and label not in allocators:
                 continue
             allocator = build_allocator(config, parts, key=f"allocators.{index}")
-            watch = _watcher(label, progress, interrupted, observe and observe(allocator, requests))
+            watch = watcher(label, progress, interrupted, observe and observe(allocator, requests))
             result = run_one(scenario, requests, allocator, label=label, verify=verify, leap=leap, watch=watch)
             if replications > 1:
                 result.summary["replication"] = replication
@@ -142,7 +109,9 @@ def run_one(
     leap: bool = True,
     watch: Watch | None = None,
 ) -> RunResult:
-    """One allocator over one set of requests."""
+    """One allocator over one set of requests; a fleet has a pool just like it for each instance."""
+    if scenario.loaded_device.replicas > 1:
+        return _run_fleet(scenario, requests, allocator, label=label, verify=verify, leap=leap, watch=watch)
     observation = observe_allocator(allocator, scenario.faults, verify=verify)
     started = time.perf_counter()
     if scenario.engine.scheduler == "replay":
@@ -150,43 +119,76 @@ def run_one(
     else:
         run = _serve(scenario, requests, observation, leap=leap, watch=watch)
     wall_s = time.perf_counter() - started
-    warmup = scenario.workload.warmup
-    result = summarise(
-        run,
-        requests,
-        allocator,
-        label=label,
-        page_size=allocator.tile_tokens if allocator.max_pages else 0,
-        warmup_s=0.0 if warmup == "auto" else warmup,
-        wall_s=wall_s,
-    )
+    result = summarise(run, requests, allocator, wall_s=wall_s, **_reading(scenario, allocator, label))
     if isinstance(allocator, PagedDefragAllocator) and scenario.engine.scheduler != "replay":
-        result.summary["kv"]["compaction"] = _compaction(scenario, run, allocator, result)
+        result.summary["kv"]["compaction"] = _compaction(scenario, run, allocator, result.summary)
     if observation.faulty:
-        result.summary["faults"] = observation.findings(run.detail)
+        result.summary["faults"] = findings([observation], run.detail)
+    return result
+
+
+def _reading(scenario: Scenario, allocator: Allocator, label: str) -> dict[str, Any]:
+    """How a run of ``allocator`` is to be summarised."""
+    warmup = scenario.workload.warmup
+    return {
+        "label": label,
+        "page_size": allocator.tile_tokens if allocator.max_pages else 0,
+        "warmup_s": 0.0 if warmup == "auto" else warmup,
+    }
+
+
+def _run_fleet(
+    scenario: Scenario,
+    requests: Requests,
+    allocator: Allocator,
+    *,
+    label: str,
+    verify: bool,
+    leap: bool,
+    watch: Watch | None,
+) -> RunResult:
+    replicas = scenario.loaded_device.replicas
+    allocators = (allocator, *(deepcopy(allocator) for _ in range(replicas - 1)))
+    observations = [observe_allocator(one, scenario.faults, verify=verify) for one in allocators]
+    started = time.perf_counter()
+    fleet = Fleet(
+        requests,
+        router_of(scenario.router_config, requests, replicas),
+        lambda place, supply: _engine(
+            scenario,
+            requests,
+            observations[place],
+            leap=leap,
+            watch=None if watch is None else supply.watched(watch),
+            supply=supply,
+            place=place,
+        ),
+        instances=replicas,
+        timeouts=scenario.engine.queue_timeout is not None,
+    )
+    try:
+        run = fleet.run()
+        for observation, engine in zip(observations, fleet.engines, strict=True):
+            observation.look_once_more(engine.scheduler.live_holdings())
+    except AssertionError as error:
+        if not scenario.faults:
+            raise
+        run = fleet.leave("interrupted", str(error))
+    wall_s = time.perf_counter() - started
+    result = summarise_fleet(run, requests, allocators, wall_s=wall_s, **_reading(scenario, allocator, label))
+    result.summary["router"] = scenario.router_config.model_dump(mode="json")
+    for part, own, pool in zip(result.summary["instances"], run.runs, allocators, strict=True):
+        if isinstance(pool, PagedDefragAllocator):
+            part["kv"]["compaction"] = _compaction(scenario, own, pool, part)
+    if scenario.faults:
+        result.summary["faults"] = findings(observations, result.detail)
     return result
 
 
 def _serve(
     scenario: Scenario, requests: Requests, observation: Observation, *, leap: bool, watch: Watch | None
 ) -> EngineRun:
-    model, settings, allocator = scenario.loaded_model, scenario.engine, observation.allocator
-    windows = [group.window for group in model.groups if group.window is not None]
-    horizon = scenario.workload.horizon
-    costs = _step_costs(scenario, allocator.tile_tokens if allocator.max_pages else TILE_TOKENS)
-    engine = Engine(
-        requests,
-        engine=settings,
-        allocator=allocator,
-        cost=costs(1.0),
-        cost_for_runs=None if allocator.mean_run_pages is None else costs,
-        max_model_len=scenario.budget.max_model_len,
-        window_tokens=max(windows) if windows else None,
-        horizon_ns=None if horizon is None else to_ns(horizon),
-        leap=leap,
-        leaky=observation.faulty,
-        watch=watch,
-    )
+    engine = _engine(scenario, requests, observation, leap=leap, watch=watch)
     try:
         run = engine.run()
         observation.look_once_more(engine.scheduler.live_holdings())
@@ -198,10 +200,41 @@ def _serve(
         return engine.leave("interrupted", str(error))
 
 
+def _engine(
+    scenario: Scenario,
+    requests: Requests,
+    observation: Observation,
+    *,
+    leap: bool,
+    watch: Watch | None,
+    supply: Fleet | None = None,
+    place: int = 0,
+) -> Engine:
+    model, settings, allocator = scenario.loaded_model, scenario.engine, observation.allocator
+    windows = [group.window for group in model.groups if group.window is not None]
+    horizon = scenario.workload.horizon
+    costs = _step_costs(scenario, allocator.tile_tokens if allocator.max_pages else TILE_TOKENS)
+    return Engine(
+        requests,
+        engine=settings,
+        allocator=allocator,
+        cost=costs(1.0),
+        cost_for_runs=None if allocator.mean_run_pages is None else costs,
+        max_model_len=scenario.budget.max_model_len,
+        window_tokens=max(windows) if windows else None,
+        horizon_ns=None if horizon is None else to_ns(horizon),
+        leap=leap,
+        leaky=observation.faulty,
+        watch=watch,
+        supply=supply,
+        place=place,
+    )
+
+
 def _compaction(
-    scenario: Scenario, run: EngineRun, allocator: PagedDefragAllocator, result: RunResult
+    scenario: Scenario, run: EngineRun, allocator: PagedDefragAllocator, summary: dict[str, Any]
 ) -> dict[str, Any]:
-    latency = result.summary["latency"]
+    latency = summary["latency"]
     return compaction_worth(
         run,
         allocator,
@@ -247,29 +280,3 @@ def _replay(
         verify=verify,
         watch=watch,
     ).run()
-
-
-def _watcher(
-    label: str,
-    progress: Progress | None,
-    interrupted: Callable[[], bool] | None,
-    observer: Callable[[Running], None] | None,
-) -> Watch | None:
-    """What the engine calls at every scheduling point: the observer, and on every ``_WATCH_EVERY``-th the rest."""
-    if progress is None and interrupted is None and observer is None:
-        return None
-    calls = 0
-
-    def watch(running: Running) -> bool:
-        nonlocal calls
-        calls += 1
-        if observer is not None:
-            observer(running)
-        if calls % _WATCH_EVERY:
-            return True
-        if progress is not None:
-            ledger = running.ledger
-            progress(label, ledger.ended_count, len(running.requests), ledger.lost_count / max(1, ledger.arrived))
-        return interrupted is None or not interrupted()
-
-    return watch

@@ -113,8 +113,8 @@ def point_rows(point: Point) -> list[Row]:
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        if name == "wall_s":
-            continue  # the only figure that two equal runs do not share
+        if name in ("wall_s", "instances"):
+            continue  # the only figure that two equal runs do not share; a row is of the whole fleet
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         elif isinstance(value, list) and name.endswith("_ci"):

@@ -14,10 +14,12 @@ from simulator.allocators.paged import PagedAllocator, PageGroup, PageLayout, pl
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.allocators.sharing import RULES
-from simulator.config import ContiguousConfig, DefragTrigger, EngineConfig
+from simulator.config import ContiguousConfig, DefragTrigger, EngineConfig, RouterConfig
 from simulator.engine import Engine, EngineRun
+from simulator.fleet import Fleet, FleetRun
 from simulator.kernels.step_load import StepLoad
 from simulator.serving.replay import Replay
+from simulator.serving.router import router_of
 from simulator.traffic.requests import ClosedLoop, Prefixes, Requests
 
 BYTES_PER_TOKEN = 16
@@ -180,6 +182,41 @@ class World:
             watch=watch,
         )
         return engine.run(), engine
+
+    def fleet(
+        self,
+        router: RouterConfig,
+        instances: int,
+        *,
+        leap: bool = True,
+        verify: bool = True,
+        cost: PlainCost | None = None,
+    ) -> tuple[FleetRun, Fleet]:
+        """The same world served by several instances, each with a pool of its own."""
+
+        def make(place: int, supply: Fleet) -> Engine:
+            return Engine(
+                self.requests,
+                engine=self.engine,
+                allocator=self.allocator(),
+                cost=cost or PlainCost(),  # type: ignore[arg-type]
+                max_model_len=self.max_model_len,
+                window_tokens=self.window_tokens,
+                horizon_ns=self.horizon_ns,
+                leap=leap,
+                verify=verify,
+                supply=supply,
+                place=place,
+            )
+
+        fleet = Fleet(
+            self.requests,
+            router_of(router, self.requests, instances),
+            make,
+            instances=instances,
+            timeouts=self.engine.queue_timeout is not None,
+        )
+        return fleet.run(), fleet
 
 
 def replay_of(world: World, step_ns: int, *, verify: bool = True) -> tuple[EngineRun, Replay]:

@@ -12,7 +12,7 @@ LAYERS = (
     ("config", "profiles", "device", "model", "models", "workload", "traffic"),
     ("memory", "models.ways_out", "models.activations", "kernels", "kernel", "cost", "allocators"),
     ("serving", "scheduler"),
-    ("engine", "serving.replay", "serving.compaction_worth", "metrics"),
+    ("engine", "fleet", "fleet_summary", "serving.replay", "serving.compaction_worth", "metrics"),
     ("loading", "scenario", "calibrate"),
     ("simulation",),
     ("planning", "planner", "sweep", "claiming", "claims"),

@@ -77,7 +77,24 @@ CHANGES: list[tuple[str, str, str]] = [
     ("  count: 4", "  count: 4\n  clock_hz: 0", "must be >= 1"),
     ("  count: 4", "  count: 4\n  kv_capacity_bytes: 1TiB", "device.kv_capacity_bytes: kv_capacity_bytes 1,099,511"),
     ("  count: 4", "  count: 4\n  replicas: 0", "device.replicas: found 0; must be >= 1"),
-    ("  count: 4", "  count: 4\n  replicas: 2", "device.replicas: found 2; one instance is simulated"),
+    (
+        "model:",
+        "router: {policy: least_loadd}\nmodel:",
+        "router.policy: found 'least_loadd'; did you mean 'least_loaded'?",
+    ),
+    ("model:", "router: {policy: least_loaded, lod: kv}\nmodel:", "router.lod: unknown key; did you mean 'load'?"),
+    (
+        "model:",
+        "router: {policy: least_loaded, load: pages}\nmodel:",
+        "router.load: found 'pages'; allowed: requests, kv",
+    ),
+    ("model:", "router: {}\nmodel:", "router.policy: required key is missing; allowed: round_robin, least_loaded"),
+    ("model:", "router: least_loaded\nmodel:", "router: found 'least_loaded'; expected a mapping"),
+    (
+        "model:",
+        "router: {policy: prefix_affinity, cache_threshold: 2}\nmodel:",
+        "router.cache_threshold: found 2; must be <= 1",
+    ),
     # model
     ("  preset: llama-3.1-8b\n", "  preset: lama-3.1-8b\n", "did you mean 'llama-3.1-8b'?"),
     ("  preset: llama-3.1-8b\n", "  preset: ../../etc\n", "model.preset: unknown model preset"),

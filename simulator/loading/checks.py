@@ -48,9 +48,9 @@ def _parallel(engine: EngineConfig, device: Device, model: Model) -> Iterator[Co
     if tensor * pipeline > device.count:
         needed = f"tensor_parallel_size {tensor} x pipeline_parallel_size {pipeline} needs {tensor * pipeline}"
         yield Complaint(("device", "count"), f"found {device.count}; {needed} devices")
-    if device.replicas > 1:
-        message = f"found {device.replicas}; one instance is simulated: give it its share of the arrivals, replicas 1"
-        yield Complaint(("device", "replicas"), message)
+    if device.replicas > 1 and engine.scheduler == "replay":
+        rule = "a replay is the demand of one pool and has no router: give it its share of the arrivals, replicas 1"
+        yield Complaint(("device", "replicas"), f"found {device.replicas}; {rule}")
 
 
 def _token_budget(engine: EngineConfig, max_model_len: int) -> Iterator[Complaint]:

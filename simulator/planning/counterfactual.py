@@ -15,7 +15,8 @@ from simulator.config import AllocatorConfig, ContiguousConfig
 from simulator.scenario import Scenario
 from simulator.serving.pool import PoolParts, build_allocator
 from simulator.serving.sequence import Outcome
-from simulator.simulation import Running, run_one
+from simulator.serving.watching import Running
+from simulator.simulation import run_one
 from simulator.traffic.requests import Requests
 from simulator.units import ceil_div
 

@@ -66,7 +66,7 @@ def _first_refusal(
         if wanted_label not in (None, label):
             continue
         allocator = build_allocator(config, parts, key=f"allocators.{index}")
-        recorder = OomRecorder(allocator, wanted)
+        recorder = OomRecorder(wanted)
         result = run_one(scenario, requests, allocator, label=label, watch=recorder.watch)
         if run is None or recorder.count:
             run = _Run(label, config, allocator, recorder, result)
@@ -115,6 +115,7 @@ def _event(run: _Run, state: OomState) -> dict[str, Any]:
     return {
         "event": {
             "number": run.recorder.number,
+            **({"instance": run.recorder.place} if "instances" in run.result.summary else {}),
             "time_s": state.time_ns / NS_PER_S,
             "request_id": state.request_id,
             "sample": state.sample,

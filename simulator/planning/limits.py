@@ -82,7 +82,7 @@ def _way(change: str, settings: Mapping[str, Any], changed: Scenario, index: int
     return Way(
         change=change,
         settings=settings,
-        devices=changed.loaded_device.count,
+        devices=changed.loaded_device.fleet_count,
         hbm_limit_max_pages=hbm_limit_pages(changed, index),
         fits=False,
     )

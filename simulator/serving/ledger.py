@@ -6,9 +6,13 @@ Columns are typed arrays, so a million requests take some 60 MB. Times are nanos
 
 from array import array
 from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.allocators.base import Shortfall
 from simulator.serving.sequence import Outcome, Sequence
@@ -22,10 +26,36 @@ NEVER = -1
 CAUSES = ("capacity", "fragmentation")
 #: OOM events kept row by row; later ones are only counted
 MAX_EVENTS = 200_000
+#: the columns of a ledger, one row a request
+COLUMNS = (
+    *("outcome", "arrived_ns", "started_ns", "first_token_ns", "finished_ns"),
+    *("preemptions", "hit_tokens", "output_tokens", "cause"),
+)
+_COUNTS = (
+    *(
+        "arrived",
+        "ended_count",
+        "lost_count",
+        "preemption_count",
+        "recomputed_tokens",
+        "swapped_bytes",
+        "swap_refusals",
+    ),
+    *("stalls", "padding_tokens"),
+)
 
 
 def _column(size: int, value: int, code: str = "q") -> "array[int]":
     return array(code, [value]) * size
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Requests so far: come, over, and over for want of memory."""
+
+    arrived: int
+    ended: int
+    lost: int
 
 
 class Ledger:
@@ -56,6 +86,14 @@ class Ledger:
         self.on_end = _nothing
         self.on_oom: OnOom | None = None
         self.on_move: OnMove | None = None
+
+    @classmethod
+    def beside(cls, other: "Ledger") -> "Ledger":
+        """The ledger of another instance of a fleet: own counts, the same rows (a request is on one instance)."""
+        made = cls(0)
+        for name in COLUMNS:
+            setattr(made, name, getattr(other, name))
+        return made
 
     # ---- what happens to a request
 
@@ -149,6 +187,35 @@ class Ledger:
         self.preemptions[sequence.request_id] += 1
 
     # ---- reading
+
+    @property
+    def counts(self) -> Counts:
+        """The requests so far."""
+        return Counts(self.arrived, self.ended_count, self.lost_count)
+
+    def unfinished(self) -> int:
+        """Rows of requests that have come and have no outcome."""
+        outcomes = zip(self.outcome, self.arrived_ns, strict=True)
+        return sum(outcome == Outcome.unfinished and arrived != NEVER for outcome, arrived in outcomes)
+
+    def only(self, rows: npt.NDArray[np.int64]) -> "Ledger":
+        """The same counts with some of the rows: those of one instance of a fleet."""
+        made = copy(self)
+        for name in COLUMNS:
+            column: array[int] = getattr(self, name)
+            setattr(made, name, array(column.typecode, np.frombuffer(column, column.typecode)[rows].tobytes()))
+        return made
+
+    @classmethod
+    def merged(cls, ledgers: "list[Ledger]") -> "Ledger":
+        """One ledger of a fleet whose instances share their rows: counts added, events in the order of time."""
+        made = cls.beside(ledgers[0])
+        for name in _COUNTS:
+            setattr(made, name, sum(getattr(one, name) for one in ledgers))
+        made.oom_events = {cause: sum(one.oom_events[cause] for one in ledgers) for cause in CAUSES}
+        events = [event for one in ledgers for event in one.events]
+        made.events = sorted(events, key=itemgetter(0))[:MAX_EVENTS]
+        return made
 
     def event_columns(self) -> dict[str, np.ndarray]:
         """The OOM events as columns: times in seconds, bytes, cause and phase as words."""

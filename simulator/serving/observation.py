@@ -37,23 +37,25 @@ class Observation:
         if isinstance(self.allocator, VerifyingAllocator):
             self.allocator.check(holdings)
 
-    def findings(self, detail: str) -> dict[str, Any]:
-        """What was planted and what was noticed; ``detail`` is the message that ended the run early, if one did."""
-        assert isinstance(self.allocator, VerifyingAllocator)
-        messages = [violation.message for violation in self.allocator.violations]
-        messages += [detail] if detail and detail not in messages else []
-        planted = [mistake for fault in self.faults for mistake in fault.injected]
-        return {
-            "planted": len(planted),
-            "never_planted": [
-                {"kind": fault.fault, "every": fault.every, "releases": fault.releases}
-                for fault in self.faults
-                if not fault.injected
-            ],
-            "planted_requests": [mistake.request_id for mistake in planted[:_QUOTED]],
-            "noticed": len(messages),
-            "messages": messages[:_QUOTED],
-        }
+
+def findings(observations: Sequence[Observation], detail: str) -> dict[str, Any]:
+    """What was planted in a run and what was noticed; ``detail`` is the message that ended it early, if one did."""
+    watching = [one.allocator for one in observations if isinstance(one.allocator, VerifyingAllocator)]
+    messages = [violation.message for allocator in watching for violation in allocator.violations]
+    messages += [detail] if detail and detail not in messages else []
+    faults = [fault for one in observations for fault in one.faults]
+    planted = [mistake for fault in faults for mistake in fault.injected]
+    return {
+        "planted": len(planted),
+        "never_planted": [
+            {"kind": fault.fault, "every": fault.every, "releases": fault.releases}
+            for fault in faults
+            if not fault.injected
+        ],
+        "planted_requests": [mistake.request_id for mistake in planted[:_QUOTED]],
+        "noticed": len(messages),
+        "messages": messages[:_QUOTED],
+    }
 
 
 def observe_allocator(allocator: Allocator, faults: Sequence[FaultConfig], *, verify: bool) -> Observation:

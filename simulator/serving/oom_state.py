@@ -5,6 +5,7 @@ A recorder looks on through the ledger's ``on_oom``; nothing is looked at unless
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -95,33 +96,34 @@ class OomRecorder:
     ``wanted`` says at which; ``watch`` belongs into the run's watch hook.
     """
 
-    def __init__(self, allocator: Allocator, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted) -> None:
         self.count = 0
         #: number of the event that was kept, 0: none
         self.number = 0
         self.state: OomState | None = None
-        self._allocator = allocator
+        #: the instance it was kept of
+        self.place = 0
         self._wanted = wanted
         self._matching = 0
-        self._running: Any = None
+        self._seen: set[int] = set()
 
     def watch(self, running: Any) -> bool:
         """Called at every scheduling point; the first comes before anything was asked for."""
-        if self._running is None:
-            self._running = running
-            running.ledger.on_oom = self._on_oom
+        if running.place not in self._seen:
+            self._seen.add(running.place)
+            running.ledger.on_oom = partial(self._on_oom, running)
         return True
 
-    def _on_oom(self, sequence: Sequence, shortfall: Shortfall, now: int, during: During) -> None:
+    def _on_oom(self, running: Any, sequence: Sequence, shortfall: Shortfall, now: int, during: During) -> None:
         self.count += 1
         wanted = self._wanted
         if wanted.request_id not in (None, sequence.request_id) or wanted.cause not in (None, shortfall.cause):
             return
         self._matching += 1
         if self._matching == wanted.event:
-            self.number = self.count
-            owner = getattr(self._running, "scheduler", self._running)
-            self.state = capture(self._allocator, owner.residents(), sequence, shortfall, now, during)
+            self.number, self.place = self.count, running.place
+            owner = getattr(running, "scheduler", running)
+            self.state = capture(running.allocator, owner.residents(), sequence, shortfall, now, during)
 
 
 def capture(

@@ -16,7 +16,7 @@ from itertools import islice
 from simulator.allocators.base import Allocator, Holding
 from simulator.engine import EndedBecause, EngineRun
 from simulator.serving.clock import on_clock
-from simulator.serving.ledger import Ledger
+from simulator.serving.ledger import Counts, Ledger
 from simulator.serving.live_tokens import LiveTokens
 from simulator.serving.recorder import Integral, Recorder
 from simulator.serving.sequence import Group, Outcome, Sequence
@@ -62,6 +62,7 @@ class Replay:
         self.ledger = Ledger(len(requests))
         self.recorder = Recorder(allocator)
         self.now_ns = 0
+        self.place = 0
         self._step_ns = step_ns
         self._max_model_len = max_model_len
         self._horizon_ns = horizon_ns
@@ -92,6 +93,11 @@ class Replay:
             self._happen(now)
         self._close()
         return EngineRun(self.ledger, self.recorder, ended_because, self.now_ns)
+
+    @property
+    def counts(self) -> Counts:
+        """The requests so far."""
+        return self.ledger.counts
 
     def residents(self) -> list[tuple[Sequence, int]]:
         """Live sequences, each with the tokens it has just before now."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, Self
 from simulator.loading.overrides import Override
 from simulator.planner import with_seed
 from simulator.scenario import Scenario, ScenarioText, scenario_text
-from simulator.simulation import Progress
+from simulator.serving.watching import Progress
 
 Rows = Sequence[Mapping[str, Any]]
 #: metadata of a field that says how the work is done or shown, not what is asked; it is in no manifest

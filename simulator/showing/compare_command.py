@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from simulator import planner
 from simulator.planning.compare import Comparison
 from simulator.planning.grid import Axis, parse_axis
+from simulator.serving.watching import Progress
 from simulator.showing.asking import Answered, Asked
-from simulator.simulation import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,8 +49,9 @@ def _nothing(document: Document) -> str:
 def _story(document: Document) -> Iterator[str]:
     event, request, pool = document["event"], document["request"], document["pool"]
     at = format_seconds(event["time_s"])
+    where = f", instance {event['instance']}" if "instance" in event else ""
     yield (
-        f"{document['allocator']}, event {event['number']:,} of {document['events']:,}: at {at} request "
+        f"{document['allocator']}{where}, event {event['number']:,} of {document['events']:,}: at {at} request "
         f"{event['request_id']} ({request['prompt_tokens']:,} + {request['output_tokens']:,} tokens, class "
         f"{request['class']}) was refused {format_bytes(event['needed_bytes'])} "
         f"{'at admission' if event['during'] == 'admission' else 'while running'}: {_cause(event, pool)}."

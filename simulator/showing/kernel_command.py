@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from simulator.kernels.tiles import KernelOptions, Layout, Overflow, Prefetch, TableMode, TileKind
 from simulator.loading.static import budget_scenario
 from simulator.planning.kernel_answer import KernelAnswer, kernel_answer, parse_page_sizes
+from simulator.serving.watching import Progress
 from simulator.showing import kernel_view
 from simulator.showing.asking import HOW, Answered, Asked
-from simulator.simulation import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ _ADDED = (
     "runs_gained cost_s planted noticed steps wall_s"
 )
 _COUNTS = frozenset(_ADDED.split())
+#: what has no meaning over replications: instance 3 of one is not instance 3 of another
+_OF_ONE_RUN = ("replication", "instances", "spread")
 _PEAKS = frozenset({"peak_used_bytes", "peak_allocated_bytes", "peak_pages", "max"})
 
 
@@ -34,7 +36,7 @@ def replications_of(runs: Sequence[Summary]) -> int:
 
 def pooled_entry(runs: Sequence[Summary]) -> Summary:
     """Several replications of one allocator as one entry."""
-    found = {key: _folded(key, [run.get(key) for run in runs]) for key in runs[0] if key != "replication"}
+    found = {key: _folded(key, [run.get(key) for run in runs]) for key in runs[0] if key not in _OF_ONE_RUN}
     early = [run for run in runs if run["ended_because"] not in ("completed", "horizon")]
     last = (early or runs)[0]
     return {**found, **_oom(runs), "ended_because": last["ended_because"], "ended_detail": last["ended_detail"]}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simulator.units import format_percent
 
 if TYPE_CHECKING:
-    from simulator.simulation import Progress
+    from simulator.serving.watching import Progress
 
 #: what is over sooner needs no bar
 _PATIENCE_S = 1.0

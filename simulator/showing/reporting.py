@@ -11,7 +11,8 @@ from simulator.showing.manifest import NAME, RUN, Outputs, RunOptions, checked_m
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
-    from simulator.simulation import Observe, Progress, Result
+    from simulator.serving.watching import Observe, Progress
+    from simulator.simulation import Result
 
 Interrupted = Callable[[], bool]
 
@@ -28,7 +29,8 @@ def run_into(
     """Simulate and write ``folder`` (``None``: write nothing). ``watch`` looks on. Raises ``InputError``."""
     from simulator.serving.pool_map import PoolMaps
     from simulator.serving.step_log import StepLogs
-    from simulator.simulation import simulate, together
+    from simulator.serving.watching import together
+    from simulator.simulation import simulate
 
     maps, logs = PoolMaps(), StepLogs()
     observers: list[Observe] = [] if folder is None else [maps, logs] if options.perfetto else [maps]

@@ -20,7 +20,7 @@ from simulator.showing.manifest import (
 )
 
 if TYPE_CHECKING:
-    from simulator.simulation import Progress
+    from simulator.serving.watching import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from simulator.planning.grid import parse_axis
 from simulator.planning.pool_interval import PoolInterval, parse_interval
 from simulator.planning.target import Goal, parse_goal
 from simulator.scenario import Scenario, ScenarioText, load_scenario
+from simulator.serving.watching import Progress
 from simulator.showing.asking import Answered, Asked
-from simulator.simulation import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ def size_document(answer: SizeAnswer) -> dict[str, Any]:
             "page_size": answer.page_tokens,
             "max_num_seqs": engine.max_num_seqs,
             "devices": _devices(answer),
+            "replicas": answer.scenario.loaded_device.replicas,
             "oom_rate": found.oom_rate.value if found else None,
             "oom_rate_ci": found.oom_rate.interval if found else None,
         },
@@ -45,7 +46,7 @@ def size_document(answer: SizeAnswer) -> dict[str, Any]:
         "curve": [_point(answer, one) for one in answer.curve],
         "ways_out": [way.to_dict() for way in answer.ways],
         "on_oom": engine.on_oom,
-        "scenario_devices": answer.scenario.loaded_device.count,
+        "scenario_devices": answer.scenario.loaded_device.fleet_count,
         "interrupted": answer.interrupted,
     }
     said = {"verdict": size_words.verdict(document), "notes": size_words.notes(document)}
@@ -56,7 +57,7 @@ def _devices(answer: SizeAnswer) -> int | None:
     if answer.recommended is None:
         return None
     if answer.feasible:
-        return answer.scenario.loaded_device.count
+        return answer.scenario.loaded_device.fleet_count
     return min((way.devices for way in answer.ways if way.fits), default=None)
 
 

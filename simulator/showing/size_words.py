@@ -40,10 +40,15 @@ def verdict(document: Document, words: Translate = str) -> str:
             "requests or replications are needed to show it."
         )
         return words(text).format(pages=f"{document['smaller_max_pages_that_fails']:,}", goal=goal)
-    what = words(
-        "{pages} pages of {tokens} tokens ({held} a device), safety factor {factor} at max_num_seqs {seqs}"
-    ).format(
+    text = "{pages} pages of {tokens} tokens ({held} a device), safety factor {factor} at max_num_seqs {seqs}"
+    if found["replicas"] > 1:
+        text = (
+            "{pages} pages of {tokens} tokens ({held} a device) in each of {replicas} instances, safety factor "
+            "{factor} at max_num_seqs {seqs}"
+        )
+    what = words(text).format(
         pages=f"{pages:,}",
+        replicas=found["replicas"],
         tokens=found["page_size"],
         held=format_bytes(pages * document["page_bytes"]),
         factor=f"{found['safety_factor']:.3g}",
@@ -93,7 +98,7 @@ def interval_words(interval: Document, words: Translate = str) -> str:
 def notes(document: Document, words: Translate = str) -> list[str]:
     """What a reader should know before relying on the answer."""
     found = [_hidden(document, words), _lost(document, words), _near_cliff(document, words), _thrash(document, words)]
-    found += [_low_end(document, words), _rare(document, words)]
+    found += [_fleet(document, words), _low_end(document, words), _rare(document, words)]
     return [one for one in found if one]
 
 
@@ -135,6 +140,13 @@ def _thrash(document: Document, words: Translate) -> str:
         "no such size is recommended"
     )
     return words(text).format(pages=f"{max(thrashing):,}") + _unseen(document, words)
+
+
+def _fleet(document: Document, words: Translate) -> str:
+    found = document["recommended"]
+    if document["feasible"] or found["max_pages"] is None or found["replicas"] == 1:
+        return ""
+    return words("how many instances would do as they are: --solve device.replicas=A:B")
 
 
 def _unseen(document: Document, words: Translate) -> str:

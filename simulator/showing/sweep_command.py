@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from simulator import planner
 from simulator.errors import InputError, Problem, nearest_name, printable
 from simulator.planning.grid import Axis, parse_axis
+from simulator.serving.watching import Progress
 from simulator.showing.asking import HOW, Answered, Asked
-from simulator.simulation import Progress
 from simulator.sweep import JOURNAL, PARQUET, Point, Swept
 
 #: columns that get a picture unless told otherwise

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from simulator import units
+from simulator.showing.instances import fleets, instance_rows, router_name
 from simulator.showing.output import run_name
 from simulator.showing.pooled import pooled, replications_of
 from simulator.units import format_percent as percent
@@ -54,6 +55,8 @@ def print_runs(runs: Sequence[Summary]) -> None:
         if any(values):
             table.add_row(name, *("-" if found is None else spelled(found) for found in values))
     out.print(table)
+    for run in fleets(runs):
+        print_rows(f"\n{run_name(run)}: {run['replicas']} instances, {router_name(run)}", instance_rows(run))
     for run in runs:
         for line in _found_mistakes(run):
             out.print(line, soft_wrap=True)

@@ -4,7 +4,7 @@ One array a property, one element a request, in order of arrival: a million requ
 engine, the allocators and the metrics read the same arrays.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,20 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
+
+    def keep(self, mask: BoolArray) -> "Requests":
+        """The requests where ``mask`` (one flag a request) is true, with the times they have here and no users."""
+        return replace(
+            self,
+            closed=None,
+            arrival_ns=self.arrival_ns[mask],
+            prompt_tokens=self.prompt_tokens[mask],
+            output_tokens=self.output_tokens[mask],
+            class_id=self.class_id[mask],
+            samples=self.samples[mask],
+            beam_width=self.beam_width[mask],
+            prefix=None if self.prefix is None else self.prefix.keep(mask),
+        )
 
 
 def offsets_of(counts: npt.NDArray[Any]) -> IntArray:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.showing.instances import READING, instance_rows, router_name
 from simulator.showing.page import Figures, Formula, Line, Page, Picture, Translate
 from simulator.showing.plots import PICTURES, style
 from simulator.showing.report_data import ReportData, RunData
@@ -27,7 +28,7 @@ def run_page(data: ReportData, translate: Translate) -> Page:
         bases=data.bases,
         answer=answer(data, translate),
         warnings=warnings(data, translate),
-        figures=[_figures(data, translate)],
+        figures=[_figures(data, translate), *_fleets(data, translate)],
         pictures=run_pictures(data),
         assumptions=ASSUMPTIONS,
         slider=_slider(data),
@@ -60,6 +61,27 @@ def _figures(data: ReportData, translate: Translate) -> Figures:
         source="summary.json: runs[]",
         note=translate(" ").join(notes),
     )
+
+
+def _fleets(data: ReportData, translate: Translate) -> list[Figures]:
+    """The instances of each fleet side by side."""
+    found = []
+    for run in data.runs:
+        rows = [tuple(row.values()) for row in instance_rows(run.summary)]
+        if rows:
+            lines = tuple(Line(row[0], row[1:]) for row in rows)
+            names = tuple(instance_rows(run.summary)[0])[1:]
+            headings = (f"{run.name}, {router_name(run.summary)}", *names)
+            found.append(
+                Figures(
+                    title="Instances side by side",
+                    headings=headings,
+                    lines=lines,
+                    note=translate(READING),
+                    upright=True,
+                )
+            )
+    return found
 
 
 def answer(data: ReportData, translate: Translate = str) -> list[str]:
