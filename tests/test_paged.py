@@ -463,9 +463,9 @@ class PagedMachine(RuleBasedStateMachine):
             self.live.append((holding, tables))
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data(), new=st.sampled_from([1, 1, 1, 6]))
-    def grow(self, data: st.DataObject, new: int) -> None:
-        holding, tables = data.draw(st.sampled_from(self.live))
+    @rule(which=st.integers(0, 99), new=st.sampled_from([1, 1, 1, 6]))
+    def grow(self, which: int, new: int) -> None:
+        holding, tables = self.live[which % len(self.live)]
         tokens = holding.capacity_tokens + new
         for table, group in zip(tables, self.groups, strict=True):
             if group.window_tokens is not None:
@@ -478,10 +478,9 @@ class PagedMachine(RuleBasedStateMachine):
         assert holding.held_tokens >= tokens or not grown
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        pair = data.draw(st.sampled_from(self.live))
-        self.live.remove(pair)
+    @rule(which=st.integers(0, 99))
+    def release(self, which: int) -> None:
+        pair = self.live.pop(which % len(self.live))
         for table in pair[1]:
             self.give([page for row in sorted(table) for page in table[row]])
         self.allocator.release(pair[0])
