@@ -114,6 +114,9 @@ class PagedConfig(PagedBase):
     """Equal pages, one page table a sequence."""
 
     kind: Literal["paged"]
+    pools: Literal["shared", "per_group"] | None = Field(
+        None, description="groups of layers with different windows draw on one pool, or each has its own"
+    )
 
 
 class PagedCowConfig(PagedBase):

@@ -27,6 +27,7 @@ class Profile:
     ``append_reserve``: a decode needs free pages as if all that it touches were new (see ``append_reserve``).
     ``whole_page_chunks``: with prefix caching, a prompt's chunks end with a page.
     ``token_budget``: admission keeps room for a share of the tokens to come (see ``token_budget``).
+    ``group_pools``: groups of layers with different windows have a pool each.
     """
 
     free_order: FreeOrder
@@ -43,6 +44,7 @@ class Profile:
     append_reserve: bool = False
     token_budget: bool = False
     whole_page_chunks: bool = False
+    group_pools: bool = False
 
 
 PROFILES: dict[ProfileName, Profile] = {
@@ -56,7 +58,7 @@ PROFILES: dict[ProfileName, Profile] = {
         whole_page_chunks=True,
     ),
     "sglang": Profile("lifo", 0.0, True, 0, False, False, True, True, "fewest_outputs", token_budget=True),
-    "cann-recipes": Profile("fifo", 0.0, True, 64, True, False, False, False, "last_admitted"),
+    "cann-recipes": Profile("fifo", 0.0, True, 64, True, False, False, False, "last_admitted", group_pools=True),
 }
 
 

@@ -21,7 +21,8 @@ from simulator.scenario import Scenario
 from simulator.serving.batch import TILE_TOKENS
 from simulator.serving.compaction_worth import compaction_worth
 from simulator.serving.observation import Observation, findings, observe_allocator
-from simulator.serving.pool import UNLIMITED_PAGES, PoolParts, build_allocator
+from simulator.serving.pool import build_allocator
+from simulator.serving.pool_parts import UNLIMITED_PAGES, PoolParts
 from simulator.serving.replay import Replay
 from simulator.serving.router import router_of
 from simulator.serving.watching import Observe, Progress, Watch, watcher

@@ -13,7 +13,8 @@ from typing import Any
 from simulator.allocators.base import Allocator
 from simulator.config import AllocatorConfig, ContiguousConfig
 from simulator.scenario import Scenario
-from simulator.serving.pool import PoolParts, build_allocator
+from simulator.serving.pool import build_allocator
+from simulator.serving.pool_parts import PoolParts
 from simulator.serving.sequence import Outcome
 from simulator.serving.watching import Running
 from simulator.simulation import run_one

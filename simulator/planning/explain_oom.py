@@ -10,7 +10,8 @@ from simulator.metrics import RunResult
 from simulator.planning.counterfactual import Margin, Retry, Trial, as_dict
 from simulator.scenario import Scenario
 from simulator.serving.oom_state import OomRecorder, OomState, Wanted
-from simulator.serving.pool import PoolParts, build_allocator
+from simulator.serving.pool import build_allocator
+from simulator.serving.pool_parts import PoolParts
 from simulator.serving.sequence import Outcome
 from simulator.simulation import pool_parts, run_one
 from simulator.traffic.requests import Requests

@@ -7,7 +7,8 @@ from typing import Any
 from simulator.planning.demand import ENDLESS_PAGES
 from simulator.planning.trial import sized
 from simulator.scenario import Scenario
-from simulator.serving.pool import PoolParts, build_allocator
+from simulator.serving.pool import build_allocator
+from simulator.serving.pool_parts import PoolParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from simulator.config import AllocatorConfig
 from simulator.metrics import Columns, RunResult
 from simulator.planning.warmup import mser5
 from simulator.scenario import Scenario
-from simulator.serving.pool import PoolParts, build_allocator
+from simulator.serving.pool import build_allocator
+from simulator.serving.pool_parts import PoolParts
 from simulator.simulation import pool_parts, run_one
 from simulator.traffic.requests import BoolArray
 

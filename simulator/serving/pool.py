@@ -3,7 +3,7 @@
 The pool is what the memory budget leaves for KV, less the page tables; a scenario may ask for less, never for more.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from simulator.allocators.base import Allocator
@@ -16,53 +16,18 @@ from simulator.allocators.sharing import RULES
 from simulator.config import (
     AllocatorConfig,
     ContiguousConfig,
-    EngineConfig,
     PagedBase,
     PagedConfig,
     PagedCowConfig,
     PagedDefragConfig,
 )
 from simulator.errors import InputError, Problem
-from simulator.memory import resolve_max_model_len
-from simulator.model import Model, kv_dtype_bytes
-from simulator.models.model_shape import AttentionGroup
 from simulator.profiles import PROFILES
-from simulator.units import ceil_div, format_bytes
+from simulator.serving.own_pools import group_pools, has_own_pools
+from simulator.serving.pool_parts import PoolParts, asked_pages, pages_key, too_much
+from simulator.units import ceil_div
 
 PagedKinds = PagedConfig | PagedCowConfig | PagedDefragConfig
-
-#: pages of a pool that is called unlimited: more than any workload asks for, small enough for exact arithmetic
-UNLIMITED_PAGES = 1 << 40
-
-
-@dataclass(frozen=True, slots=True)
-class PoolParts:
-    """What an allocator is built from. ``kv_bytes`` is the budget's KV memory of one device; ``mean_tokens`` the mean
-    length (prompt + output) of the workload's requests, which ``safety_factor`` refers to."""
-
-    model: Model
-    engine: EngineConfig
-    kv_bytes: int
-    mean_tokens: float
-
-    @property
-    def max_model_len(self) -> int:
-        """The longest sequence the engine serves."""
-        return resolve_max_model_len(self.model, self.engine)
-
-    @property
-    def stage_groups(self) -> tuple[AttentionGroup, ...]:
-        """The attention groups of the pipeline stage with the most KV per token."""
-        width = kv_dtype_bytes(self.model, self.engine.kv_cache_dtype)
-        stages = self.model.stage_groups(self.engine.pipeline_parallel_size)
-        tp = self.engine.tensor_parallel_size
-        return max(stages, key=lambda groups: sum(group.bytes_per_token(tp, width) for group in groups))
-
-    @property
-    def bytes_per_token(self) -> int:
-        """KV bytes of a token on one device."""
-        width = kv_dtype_bytes(self.model, self.engine.kv_cache_dtype)
-        return sum(group.bytes_per_token(self.engine.tensor_parallel_size, width) for group in self.stage_groups)
 
 
 def build_allocator(config: AllocatorConfig, parts: PoolParts, *, key: str) -> Allocator:
@@ -75,6 +40,8 @@ def build_allocator(config: AllocatorConfig, parts: PoolParts, *, key: str) -> A
             bytes_per_token=parts.bytes_per_token,
             max_model_len=parts.max_model_len,
         )
+    if isinstance(config, PagedConfig) and has_own_pools(config, parts):
+        return group_pools(config, parts, budget=budget, key=key)
     layout = page_layout(config, parts, key=key)
     return _paged(config, parts, layout, _max_pages(config, parts, layout, budget, key))
 
@@ -137,12 +104,7 @@ def page_layout(config: PagedBase, parts: PoolParts, *, key: str) -> PageLayout:
     bucket, one page covers one group (vLLM 0.11, ``_get_kv_cache_groups_uniform_page_size``). A page size in bytes: a
     page covers one layer, and each layer has a table of its own.
     """
-    width = kv_dtype_bytes(parts.model, parts.engine.kv_cache_dtype)
-    tp = parts.engine.tensor_parallel_size
-    buckets: dict[int | None, tuple[int, int]] = {}
-    for group in parts.stage_groups:
-        layers, token_bytes = buckets.get(group.window, (0, 0))
-        buckets[group.window] = layers + group.layers, token_bytes + group.bytes_per_token(tp, width)
+    buckets = parts.window_buckets
     widest = max(ceil_div(token_bytes, layers) for layers, token_bytes in buckets.values())
     if isinstance(config.page_size, str):
         return _layer_pages(int(config.page_size[:-1]), buckets, widest, key)
@@ -184,7 +146,7 @@ def _capacity(config: AllocatorConfig, parts: PoolParts, key: str) -> int:
     if wanted is None:
         return parts.kv_bytes
     if wanted > parts.kv_bytes:
-        raise InputError([_too_much(f"{key}.kv_capacity_bytes", wanted, parts.kv_bytes)])
+        raise InputError([too_much(f"{key}.kv_capacity_bytes", wanted, parts.kv_bytes)])
     return wanted
 
 
@@ -192,12 +154,12 @@ def _contiguous_bytes(config: ContiguousConfig, parts: PoolParts, budget: int, k
     """A contiguous pool may be sized in granules (``max_pages``) or by ``safety_factor`` as a paged one."""
     granule_bytes = int(config.page_size[:-1]) if isinstance(config.page_size, str) else 0
     granule_bytes = granule_bytes or int(config.page_size) * parts.bytes_per_token
-    pages = _asked_pages(config, parts, max(1, granule_bytes // parts.bytes_per_token))
+    pages = asked_pages(config, parts, max(1, granule_bytes // parts.bytes_per_token))
     if pages is None:
         return budget
     wanted = pages * granule_bytes
     if wanted > budget and config.max_pages != "unlimited":
-        raise InputError([_too_much(f"{key}.{_pages_key(config)}", wanted, budget)])
+        raise InputError([too_much(f"{key}.{pages_key(config)}", wanted, budget)])
     return wanted
 
 
@@ -209,35 +171,10 @@ def _max_pages(config: PagedKinds, parts: PoolParts, layout: PageLayout, budget:
         align_bytes=config.page_table_align_bytes,
         tables=layout.row_pages,
     )
-    pages = _asked_pages(config, parts, layout.page_tokens)
+    pages = asked_pages(config, parts, layout.page_tokens)
     if pages is None:
         return max(0, budget - tables) // layout.page_bytes
     wanted = pages * layout.page_bytes
     if wanted + tables > budget and config.max_pages != "unlimited":
-        raise InputError([_too_much(f"{key}.{_pages_key(config)}", wanted, budget, tables=tables)])
+        raise InputError([too_much(f"{key}.{pages_key(config)}", wanted, budget, tables=tables)])
     return pages
-
-
-def _asked_pages(config: AllocatorConfig, parts: PoolParts, page_tokens: int) -> int | None:
-    """``max_pages = ceil(max_batch * avg_seq_len * safety_factor / page_size)``, or the number given."""
-    if config.max_pages == "unlimited":
-        return UNLIMITED_PAGES
-    if config.max_pages is not None:
-        return config.max_pages
-    if config.safety_factor is None:
-        return None
-    tokens = parts.engine.max_num_seqs * parts.mean_tokens * config.safety_factor
-    return max(1, -int(-tokens // page_tokens))
-
-
-def _pages_key(config: AllocatorConfig) -> str:
-    return "max_pages" if config.max_pages is not None else "safety_factor"
-
-
-def _too_much(key: str, wanted: int, budget: int, *, tables: int = 0) -> Problem:
-    beside = f" and {format_bytes(tables)} ({tables:,} bytes) of page tables" if tables else ""
-    return Problem(
-        key=key,
-        message=f"asks for {format_bytes(wanted)} ({wanted:,} bytes) of KV memory{beside} on each device; the memory "
-        f"budget leaves {format_bytes(budget)} ({budget:,} bytes)",
-    )

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from simulator.config import PagedBase
 from simulator.errors import InputError, Problem
 from simulator.scenario import Scenario
-from simulator.serving.pool import PoolParts, page_layout
+from simulator.serving.pool import page_layout
+from simulator.serving.pool_parts import PoolParts
 
 Value = str | int | float | bool
 
@@ -97,13 +98,13 @@ def wanted(scenario: Scenario, index: int, max_pages: int | None) -> Wanted:
     layout = page_layout(config, parts, key=key)
     if max_pages is not None:
         config = config.model_copy(update={"max_pages": max_pages, "safety_factor": None})
-    pages = build_allocator(config, parts, key=key).max_pages
+    pool = build_allocator(config, parts, key=key)
     return Wanted(
         scenario=scenario,
         index=index,
-        max_pages=pages,
+        max_pages=pool.max_pages,
         page_tokens=layout.page_tokens,
-        page_bytes=layout.page_bytes,
+        page_bytes=pool.capacity_bytes // pool.max_pages if pool.max_pages else layout.page_bytes,
         longest_prompt=int(requests.prompt_tokens.max(initial=1)),
         longest_output=int(requests.output_tokens.max(initial=1)),
     )

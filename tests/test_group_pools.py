@@ -1,0 +1,240 @@
+"""A pool for each group of layers, by the rules of cann-recipes-infer (fbc225d), by hand and beside a naive world."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from simulator.allocators.base import Life
+from simulator.allocators.group_pools import GroupPools, own_pages, window_pool_pages
+from simulator.allocators.paged import PagedAllocator, PagedHolding, PageGroup
+from simulator.errors import InputError
+from simulator.scenario import parse_scenario
+from simulator.serving.pool import build_allocator
+from simulator.simulation import pool_parts, simulate
+
+#: 8 bytes of a token in full attention, 6 in window layers
+FULL_BYTES, WINDOW_BYTES = 8, 6
+
+
+def build(full: int, window: int, *, width: int = 5, page_tokens: int = 4, **options: object) -> GroupPools:
+    layout = own_pages(page_tokens, (PageGroup(FULL_BYTES), PageGroup(WINDOW_BYTES, 1, width)))
+    return GroupPools(layout, sizes=(full, window), **options)  # type: ignore[arg-type]
+
+
+def life(tokens: int, outputs: int = 20, request_id: int = 0) -> Life:
+    return Life(request_id, tokens, outputs, tokens + outputs - 1)
+
+
+def test_window_pools_are_as_large_as_the_windows_of_all_seats() -> None:
+    """Concurrency 4, window 512, one token ahead, pages of 128: 4 * (cdiv(514, 128) + 1) and the null page."""
+    assert window_pool_pages(512, page_tokens=128, sequences=4, next_tokens=1) + 1 == 25
+
+
+def test_a_prompt_takes_window_pages_only_for_its_last_window() -> None:
+    allocator = build(10, 10)
+    holding = allocator.admit(life(17), 17)
+    assert holding is not None
+    # tokens 12 to 16 are the last five: rows 3 and 4 of five
+    assert [len(table) for table in holding.tables] == [5, 2]
+    assert holding.dropped == [0, 3]
+    assert allocator.allocated_bytes == 5 * 4 * FULL_BYTES + 2 * 4 * WINDOW_BYTES
+    # ids 0 and 1 are the null pages of the two pools
+    assert holding.tables == [[2, 3, 4, 5, 6], [12, 13]]
+    allocator.check([holding])
+    # 17 tokens are stored in full attention, tokens 12 to 16 in the window layers: 12 are not there
+    assert allocator.discount_bytes == 12 * WINDOW_BYTES
+
+
+def test_growth_gives_back_what_has_left_the_window_even_when_it_then_fails() -> None:
+    allocator = build(3, 2)
+    holding = allocator.admit(life(10), 10)
+    assert holding is not None
+    # tokens 5 to 9 lie in rows 1 and 2
+    assert [len(table) for table in holding.tables] == [3, 2]
+    # token 12 sees 8 to 12: row 1 goes, but full attention has no fourth page
+    assert not allocator.grow(holding, 13)
+    assert (len(holding.tables[1]), holding.dropped) == (1, [0, 2])
+    assert allocator.shortfall is not None and allocator.shortfall.cause == "capacity"
+    allocator.check([holding])
+
+
+def test_a_pool_that_is_full_beside_one_that_is_not_is_fragmentation() -> None:
+    allocator = build(4, 20)
+    first = allocator.admit(life(12), 12)
+    assert first is not None
+    # three of four full pages and three of twenty window pages are taken; two of each are asked for
+    assert allocator.admit(life(8), 8) is None
+    shortfall = allocator.shortfall
+    assert shortfall is not None
+    needed = 2 * 4 * (FULL_BYTES + WINDOW_BYTES)
+    free = 1 * 4 * FULL_BYTES + 18 * 4 * WINDOW_BYTES
+    assert (shortfall.cause, shortfall.needed_bytes, shortfall.free_bytes) == ("fragmentation", needed, free)
+    # one page of each is the most that a new sequence could have
+    assert shortfall.largest_free_bytes == 4 * (FULL_BYTES + WINDOW_BYTES)
+    assert allocator.free_and_largest_bytes() == (free, shortfall.largest_free_bytes)
+
+
+@pytest.mark.parametrize(("rows", "admitted"), [(90, True), (91, False)])
+def test_room_for_live_requests_is_kept_free_in_full_attention_only(rows: int, admitted: bool) -> None:
+    """100 blocks free, 10 live requests, one block reserved for each: 90 are admitted, 91 are not."""
+    allocator = build(110, 22, width=4, page_tokens=128, null_page=False)
+    live = [allocator.admit(life(100, request_id=i), 100) for i in range(10)]
+    assert all(live) and len(allocator.pools.pools[0]) == 100
+    keep = 10 * (allocator.capacity_bytes // allocator.max_pages)
+    holding = allocator.admit(life(rows * 128), rows * 128, keep_free_bytes=keep)
+    assert (holding is not None) == admitted
+    # the window pool has 12 free pages and keeps none: a prompt there takes at most two
+    if holding is not None:
+        assert len(holding.tables[1]) == 1
+
+
+def test_a_life_that_can_be_held_can_be_lived_and_another_cannot() -> None:
+    draw = random.Random(5)
+    for _ in range(600):
+        width, page_tokens = draw.choice([1, 3, 5, 12]), draw.choice([1, 3, 4])
+        chunk = draw.choice([0, 0, 2, 6])
+        allocator = build(
+            draw.randint(1, 8), draw.randint(1, 5), width=width, page_tokens=page_tokens, chunk_tokens=chunk
+        )
+        one = life(draw.randint(1, 20), draw.randint(1, 12))
+        assert lived(allocator, one, chunk or one.prompt_tokens) or not allocator.can_ever_hold(one)
+        if not chunk and lived(build(8, 5, width=width, page_tokens=page_tokens), one, one.prompt_tokens):
+            fits = build(8, 5, width=width, page_tokens=page_tokens).can_ever_hold(one)
+            # the bound for a window is that of the worst alignment: it may refuse one page too many, never too few
+            assert fits or -(-width // page_tokens) + 1 > 5
+
+
+def lived(allocator: PagedAllocator, one: Life, chunk: int) -> bool:
+    computed = min(chunk, one.prompt_tokens)
+    holding = allocator.admit(one, computed)
+    while holding is not None and computed < one.final_tokens:
+        step = min(chunk, one.prompt_tokens - computed) if computed < one.prompt_tokens else 1
+        computed += step
+        if computed > holding.capacity_tokens and not allocator.grow(holding, computed, step):
+            return False
+        allocator.check([holding])
+    return holding is not None
+
+
+class World:
+    """Which rows each sequence must have in each group, from its length alone; pages are whatever is free."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.width, self.page_tokens = draw.choice([1, 3, 5, 12]), draw.choice([1, 2, 4])
+        self.sizes = draw.randint(4, 24), draw.randint(2, 16)
+        self.allocator = build(
+            *self.sizes,
+            width=self.width,
+            page_tokens=self.page_tokens,
+            null_page=draw.random() < 0.5,
+            reverse_release=draw.random() < 0.5,
+            free_order=draw.choice(["fifo", "lifo", "address_ordered"]),
+        )
+        self.live: list[tuple[PagedHolding, set[int], set[int]]] = []
+
+    def used(self, group: int) -> int:
+        return sum(len(rows[group]) for _, *rows in self.live)
+
+    def fits(self, rows: int, window_rows: int) -> bool:
+        return self.used(0) + rows <= self.sizes[0] and self.used(1) + window_rows <= self.sizes[1]
+
+    def admit(self, tokens: int) -> None:
+        rows = set(range(-(-tokens // self.page_tokens)))
+        window = {position // self.page_tokens for position in range(max(0, tokens - self.width), tokens)}
+        holding = self.allocator.admit(life(tokens), tokens)
+        assert (holding is not None) == self.fits(len(rows), len(window))
+        if holding is not None:
+            self.live.append((holding, rows, window))
+
+    def grow(self, which: int, new: int) -> None:
+        holding, rows, window = self.live[which % len(self.live)]
+        tokens = holding.capacity_tokens + new
+        seen = max(0, tokens - new - self.width + 1)
+        window -= {row for row in window if (row + 1) * self.page_tokens <= seen}
+        more = set(range(len(rows), -(-tokens // self.page_tokens)))
+        fits = self.fits(len(more), len(more))
+        assert self.allocator.grow(holding, tokens, new) == fits
+        if fits:
+            rows |= more
+            window |= more
+
+    def check(self) -> None:
+        self.allocator.check([holding for holding, *_ in self.live])
+        for holding, rows, window in self.live:
+            assert len(holding.tables[0]) == len(rows)
+            first = holding.dropped[1]
+            assert set(range(first, first + len(holding.tables[1]))) == window
+
+
+@pytest.mark.parametrize("steps", [4_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_random_use_agrees_with_rows_reckoned_from_lengths(steps: int) -> None:
+    draw = random.Random(13)
+    for _ in range(steps // 400):
+        world = World(draw)
+        for step in range(400):
+            choice = draw.random()
+            if choice < 0.35 or not world.live:
+                world.admit(draw.randint(1, 30))
+            elif choice < 0.8:
+                world.grow(draw.randrange(100), draw.choice([1, 1, 1, 5]))
+            else:
+                world.allocator.release(world.live.pop(draw.randrange(len(world.live)))[0])
+            if step % 10 == 0:
+                world.check()
+
+
+HYBRID = """
+device: {preset: 910B3}
+model: {preset: gpt-oss-20b}
+workload:
+  arrivals: {process: poisson, rate: 40}
+  prompt_tokens: {dist: uniform, min: 20, max: 700}
+  output_tokens: {dist: uniform, min: 5, max: 60}
+  requests: 150
+engine: {profile: cann-recipes, max_num_seqs: 16, max_model_len: 2048, step_time: 10ms, on_oom: fail}
+allocators: [{kind: paged, page_size: 128, max_pages: 70}]
+"""
+
+
+def test_a_scenario_has_the_pools_of_its_profile() -> None:
+    scenario = parse_scenario(HYBRID, Path())
+    allocator = build_allocator(scenario.allocators[0], pool_parts(scenario, scenario.requests()), key="")
+    assert isinstance(allocator, GroupPools)
+    # gpt-oss-20b: 12 layers of each kind, window 128; 16 seats of cdiv(128, 128) + 1 pages, a null page for each pool
+    assert sorted(allocator.sizes) == [16 * 2, 70 - 16 * 2 - 2]
+    assert allocator.max_pages == 70 and allocator.capacity_bytes == 70 * 128 * 12 * 2 * 8 * 64 * 2
+    whole = parse_scenario(HYBRID, Path(), ["allocators.0.max_pages=null"])
+    pool = build_allocator(whole.allocators[0], pool_parts(whole, whole.requests()), key="")
+    tables = 16 * 2 * 128
+    assert 0 <= whole.budget.kv_capacity_bytes - tables - pool.capacity_bytes < 128 * 12 * 2 * 8 * 64 * 2
+    for change in ("engine.profile=vllm-0.33", "allocators.0.pools=shared", "allocators.0.page_size=64KiB"):
+        other = parse_scenario(HYBRID, Path(), ["allocators.0.max_pages=200", change])
+        built = build_allocator(other.allocators[0], pool_parts(other, other.requests()), key="")
+        assert type(built) is PagedAllocator, change
+
+
+@pytest.mark.parametrize("leap", [True, False])
+def test_a_run_is_verified_and_loses_requests_that_a_shared_pool_serves(leap: bool) -> None:
+    lost = {}
+    for pools in ("per_group", "shared"):
+        scenario = parse_scenario(HYBRID, Path(), [f"allocators.0.pools={pools}"])
+        (run,) = simulate(scenario, verify=True, leap=leap).runs
+        lost[pools] = run.summary["oom_rate"]
+        if pools == "per_group":
+            assert run.summary["oom_events"]["fragmentation"] > 0
+            assert run.summary["kv"]["fragmentation"]["mean"] > 0
+    assert lost["per_group"] > lost["shared"]
+
+
+def test_a_leak_in_one_pool_is_found_and_counted() -> None:
+    scenario = parse_scenario(HYBRID, Path(), ["faults=[{kind: missed_end_of_sequence, every: 10}]"])
+    (run,) = simulate(scenario).runs
+    assert run.summary["faults"]["planted"] > 0 and run.summary["kv"]["waste"]["leaked"] > 0
+    assert "neither free nor in the page table" in run.summary["faults"]["messages"][0]
+
+
+def test_window_pools_that_take_everything_are_refused_with_both_numbers() -> None:
+    scenario = parse_scenario(HYBRID, Path(), ["allocators.0.max_pages=34"])
+    with pytest.raises(InputError, match=r"34 pages leave nothing for full attention: .* lower engine.max_num_seqs"):
+        simulate(scenario)
