@@ -19,7 +19,10 @@ from simulator.serving.ledger import Ledger
 from simulator.serving.recorder import COLUMNS, Integral, Recorder
 from simulator.traffic.requests import Requests
 
-_INTEGRALS = ("allocated", "tail", "unavailable", "dead", "entries", "free", "scattered")
+_INTEGRALS = (
+    *("allocated", "tail", "unavailable", "dead", "entries", "free", "scattered"),
+    *("leaked", "leaked_discount", "leaked_tail"),
+)
 _SUMS = ("used_byte_ns", "steps", "sequence_steps", "busy_ns", "output_tokens", "prompt_tokens")
 _PEAKS = ("peak_used_bytes", "peak_sequences")
 #: columns of the timeline that are added up; bytes are those of the mean instance, the peak that of the fullest

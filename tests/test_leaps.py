@@ -37,7 +37,6 @@ def digest(world: World, *, leap: bool) -> dict[str, Any]:
         **integrals,
         "ended": (run.ended_because, run.ended_ns, run.detail),
         "totals": allocator.totals,
-        "recent_hit_rate": allocator.recent_hit_rate,
         "next_pages": allocator.pool.free_ids()[:50] if hasattr(allocator, "pool") else None,
     }
 

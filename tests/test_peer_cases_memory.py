@@ -620,7 +620,7 @@ def test_recent_and_whole_run_hit_rates_differ_while_the_cache_warms_up() -> Non
     totals = engine.allocator.totals
     # of 15 requests the first finds nothing, the others 19 of 20 blocks; the last ten are among the others
     assert totals.prefix_hit_tokens / totals.prefix_query_tokens == 14 * 19 / (15 * 20)
-    assert engine.allocator.recent_hit_rate == 19 / 20
+    assert totals.recent_hit_tokens / totals.recent_query_tokens == 19 / 20
 
 
 def test_a_request_refused_in_many_steps_fills_the_window_of_0_11() -> None:
@@ -629,8 +629,9 @@ def test_a_request_refused_in_many_steps_fills_the_window_of_0_11() -> None:
     demand = engine.demand(numbers(500, 600))
     assert engine.allocator.admit(demand, 100) is None
     engine.allocator.refused_again(demand, 10**9)
+    engine.allocator.maintain(0)
     assert engine.allocator._recent.requests == engine.allocator._recent.limit
-    assert engine.allocator.recent_hit_rate == 0.0
+    assert engine.allocator.totals.recent_hit_tokens == 0
     assert engine.allocator.totals.prefix_query_tokens == 100 + 100 * (10**9 + 1)
 
 

@@ -142,6 +142,8 @@ class Totals:
     cow_copies: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
+    recent_query_tokens: int = 0
+    recent_hit_tokens: int = 0
     evictions: int = 0
     unshared_pages: int = 0
     defrag_runs: int = 0
@@ -187,11 +189,6 @@ class Allocator(ABC):
     def mean_run_pages(self) -> float | None:
         """Mean length of the pieces of adjacent pages in live page tables, if the allocator sees to it."""
         return None
-
-    @property
-    def recent_hit_rate(self) -> float:
-        """Prefix hit rate over the last requests looked up, by tokens; 0 where no prefixes are cached."""
-        return 0.0
 
     @property
     def table_entries(self) -> int:

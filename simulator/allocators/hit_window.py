@@ -9,7 +9,8 @@ from collections import deque
 
 
 class HitWindow:
-    """Look-ups of the last ``requests`` requests, in whole batches, the latest batch always included."""
+    """Look-ups of the last ``requests`` requests, in whole batches: the latest is always included, and the one that is
+    still open."""
 
     def __init__(self, requests: int) -> None:
         self.limit = requests
@@ -25,6 +26,7 @@ class HitWindow:
         batch[0] += 1
         batch[1] += query_tokens
         batch[2] += hit_tokens
+        self._add(1, query_tokens, hit_tokens)
 
     def repeat(self, query_tokens: int, hit_tokens: int, steps: int) -> None:
         """One look-up in each of ``steps`` more steps, in which nobody else has looked."""
@@ -33,22 +35,26 @@ class HitWindow:
             self.count(query_tokens, hit_tokens)
 
     def close_batch(self) -> None:
-        """The step is over."""
-        if self._open[0]:
-            self.observe(*self._open)
-            self._open = [0, 0, 0]
+        """The step is over: the oldest batches are left out while more than ``limit`` requests remain."""
+        if not self._open[0]:
+            return
+        self._batches.append((self._open[0], self._open[1], self._open[2]))
+        self._open = [0, 0, 0]
+        while len(self._batches) > 1 and self.requests > self.limit:
+            requests, query_tokens, hit_tokens = self._batches.popleft()
+            self._add(-requests, -query_tokens, -hit_tokens)
 
     def observe(self, requests: int, query_tokens: int, hit_tokens: int) -> None:
-        """A whole batch of look-ups."""
-        self._batches.append((requests, query_tokens, hit_tokens))
+        """A whole step of look-ups."""
+        self.close_batch()
+        self._open = [requests, query_tokens, hit_tokens]
+        self._add(requests, query_tokens, hit_tokens)
+        self.close_batch()
+
+    def _add(self, requests: int, query_tokens: int, hit_tokens: int) -> None:
         self.requests += requests
         self.query_tokens += query_tokens
         self.hit_tokens += hit_tokens
-        while len(self._batches) > 1 and self.requests > self.limit:
-            old_requests, old_queries, old_hits = self._batches.popleft()
-            self.requests -= old_requests
-            self.query_tokens -= old_queries
-            self.hit_tokens -= old_hits
 
     @property
     def hit_rate(self) -> float:

@@ -71,11 +71,6 @@ class PagedCowAllocator(SharedTables):
     def hit_tokens(self, demand: Demand, tokens: int) -> int:
         return self._computed_tokens(self._hits(demand, tokens), tokens)
 
-    @property
-    def recent_hit_rate(self) -> float:
-        self._recent.close_batch()
-        return self._recent.hit_rate
-
     def check(self, holdings: Iterable[Holding]) -> None:
         check_sharing(self, [holding for holding in holdings if isinstance(holding, CowHolding)])
 
@@ -189,6 +184,7 @@ class PagedCowAllocator(SharedTables):
         """A step is over: what it computed saves computing from now on."""
         del now_ns, holdings
         self._recent.close_batch()
+        self._tell_recent()
         self._uncomputed.clear()
         return False
 
@@ -240,6 +236,11 @@ class PagedCowAllocator(SharedTables):
                 self._recent.repeat(known_tokens, hit_tokens, more_steps)
             else:
                 self._recent.count(known_tokens, hit_tokens)
+            self._tell_recent()
+
+    def _tell_recent(self) -> None:
+        self.totals.recent_query_tokens = self._recent.query_tokens
+        self.totals.recent_hit_tokens = self._recent.hit_tokens
 
     def _see(self, demand: Demand) -> None:
         seen, request_id = self._seen_requests, demand.request_id

@@ -11,6 +11,7 @@ from typing import Any
 
 from simulator.allocators.base import Allocator, Cause, Holding, Shortfall
 from simulator.allocators.contiguous import ContiguousAllocator, RangeHolding
+from simulator.allocators.forwarding import innermost
 from simulator.allocators.leak import leak_of
 from simulator.allocators.paged import PagedHolding
 from simulator.allocators.paged_defrag import PagedDefragAllocator
@@ -135,6 +136,7 @@ def capture(
     during: During,
 ) -> OomState:
     """The pool as it is now. ``residents`` hold memory, each with its tokens."""
+    allocator = innermost(allocator)
     residents = residents + _half_admitted(residents, asking)
     holders = [_holder(allocator, sequence, tokens) for sequence, tokens in residents]
     holders.sort(key=lambda holder: (-holder.held_bytes, holder.request_id, holder.sample))
