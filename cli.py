@@ -46,9 +46,10 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from simulator import core
         from simulator.version import version
 
-        typer.echo(f"ascend-kv-sim {version()}")
+        typer.echo(f"ascend-kv-sim {version()}, core: {core}")
         raise typer.Exit
 
 

@@ -19,11 +19,16 @@ Start with ``allocators/base.py``, ``scheduler.py`` and ``engine.py``. ``docs/ar
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from simulator.compiled import use_core
+
 if TYPE_CHECKING:
     from simulator.scenario import load_scenario
     from simulator.simulation import simulate
 
-__all__ = ["load_scenario", "simulate"]
+__all__ = ["core", "load_scenario", "simulate"]
+
+#: whether the engine runs compiled or as Python, and why
+core = use_core()
 
 _HOMES = {"load_scenario": "simulator.scenario", "simulate": "simulator.simulation"}
 

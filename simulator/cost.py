@@ -6,7 +6,7 @@ parameter, and the device work is the roofline of what is moved and computed.
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from simulator.config import EngineConfig
 from simulator.device import Device
@@ -18,7 +18,7 @@ from simulator.kernels.tiles import KernelOptions
 from simulator.models.model_shape import Model, kv_dtype_bytes
 from simulator.units import NS_PER_S
 
-__all__ = ["StageCost", "StepCost", "StepLoad"]
+__all__ = ["StageCost", "StepCost", "StepLoad", "StepTimes"]
 
 # Kernels of a decoder layer in eager mode: norm, QKV, rotation, cache write, attention, output projection, norm,
 # gate and up, activation, down. A mixture of experts routes, sorts, multiplies twice and merges instead of the last
@@ -31,6 +31,30 @@ COLLECTIVE_KERNELS = 2
 KNOWN_BASES = 4096
 # Below this many steps one by one is faster than arrays, whose every operation has a fixed cost.
 SHORT_ARRAY = 20
+
+
+class StepTimes(Protocol):
+    """What the engine asks of a cost model; all answers are nanoseconds."""
+
+    def step_ns(self, load: StepLoad) -> int:
+        """How long a step with that load takes, at least 1."""
+        ...
+
+    def decode_ns(
+        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int, longest_tokens: int
+    ) -> int:
+        """``step_ns`` of a step that only decodes: every sequence gains one token and is sampled."""
+        ...
+
+    def decode_ns_array(
+        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, longest_tokens: Any
+    ) -> Any:
+        """``decode_ns`` of many steps of as many sequences: int64 arrays of sums in, int64 out."""
+        ...
+
+    def memory_ns(self, copied_bytes: int, swapped_bytes: int, allocator_cycles: int) -> int:
+        """What the allocator's own work adds to a step."""
+        ...
 
 
 class StepCost:

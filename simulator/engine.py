@@ -14,7 +14,7 @@ from simpy.events import EventPriority
 
 from simulator.allocators.base import Allocator
 from simulator.config import EngineConfig
-from simulator.cost import StepCost
+from simulator.cost import StepTimes
 from simulator.kernels.step_load import StepLoad
 from simulator.scheduler import Scheduler
 from simulator.serving.arrivals import NEVER_NS, Alone, Process, Supply
@@ -69,14 +69,14 @@ class Engine:
         *,
         engine: EngineConfig,
         allocator: Allocator,
-        cost: StepCost,
+        cost: StepTimes,
         max_model_len: int,
         window_tokens: int | None = None,
         horizon_ns: int | None = None,
         leap: bool = True,
         verify: bool = False,
         leaky: bool = False,
-        cost_for_runs: Callable[[float], StepCost] | None = None,
+        cost_for_runs: Callable[[float], StepTimes] | None = None,
         watch: "Callable[[Engine], bool] | None" = None,
         supply: Supply | None = None,
         place: int = 0,

@@ -1,8 +1,14 @@
-"""Settings of all tests: examples without a deadline, and ``--budget-s`` for a bounded sample of the long ones."""
+"""Settings of all tests: examples without a deadline, and ``--budget-s`` for a bounded sample of the long ones.
+
+Tests look into the Python sources: they patch methods and copy states, which the compiled core does not allow. That it
+does the same is what ``test_compiled`` is for; ``ASCEND_KV_SIM_PURE=0`` runs the other tests on it, too.
+"""
 
 import hashlib
 import os
 import time
+
+os.environ.setdefault("ASCEND_KV_SIM_PURE", "1")  # before the package is imported, here and in subprocesses
 
 import pytest
 from answer_folders import Folders

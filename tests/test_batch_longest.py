@@ -1,8 +1,5 @@
 """The longest sequence of a decoding batch, against the lengths of all."""
 
-from types import SimpleNamespace
-from typing import cast
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +23,8 @@ def test_the_longest_is_the_longest_whoever_comes_and_goes(events: list[tuple[st
     for number, (event, value) in enumerate(events):
         if event == "join":
             sequence = Sequence(number, prompt_tokens=value, output_tokens=10**6, arrival_ns=0)
-            sequence.holding = cast(Holding, SimpleNamespace(held_tokens=value, capacity_tokens=10**6))
+            sequence.holding = Holding(sequence)
+            sequence.holding.held_tokens, sequence.holding.capacity_tokens = value, 10**6
             batch.join(sequence, value)
             members.append(sequence)
         elif event == "leave" and members:

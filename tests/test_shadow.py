@@ -19,9 +19,9 @@ from simulator.allocators.page_keys import content_spans
 from simulator.allocators.paged import PagedAllocator, PagedHolding, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
-from simulator.allocators.shadow import lineage_of
+from simulator.allocators.shadow import VerificationError, lineage_of
 from simulator.allocators.sharing import RULES
-from simulator.allocators.verify import VerificationError, VerifyingAllocator
+from simulator.allocators.verify import VerifyingAllocator
 from simulator.config import ContiguousConfig, DefragTrigger
 
 

@@ -17,7 +17,6 @@ Work that an allocator causes on the device or the host (bytes copied, free-list
 piles up in ``allocator.work`` and the engine charges it to the step that caused it.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -151,7 +150,7 @@ class Totals:
     unmerged_runs: int = 0
 
 
-class Allocator(ABC):
+class Allocator:
     """One policy about KV memory. See the module docstring for the conversation it takes part in."""
 
     kind: str
@@ -205,25 +204,25 @@ class Allocator(ABC):
         self.discount_bytes = 0
         self.tail_bytes = 0
 
-    @abstractmethod
     def can_ever_hold(self, demand: Demand) -> bool:
         """Whether an empty pool could hold the whole life of ``demand``; if not the request is ``too_large``."""
+        raise NotImplementedError
 
-    @abstractmethod
     def admit(self, demand: Demand, tokens: int, *, whole_tokens: int = 0, keep_free_bytes: int = 0) -> Holding | None:
         """Room for the first ``tokens`` tokens of a new sequence, or ``None`` with ``shortfall`` set.
 
         ``whole_tokens``: refuse unless this many tokens would fit now, though only ``tokens`` are taken (admission by
         the whole prompt). ``keep_free_bytes``: refuse unless this much stays free afterwards (watermark).
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
         """Make room for a sequence of ``tokens`` tokens, the last ``new_tokens`` of them about to be computed.
 
         ``False``, with ``shortfall`` set, leaves the holding as it was, except that memory which none of the new
         tokens can see (window layers) is given back first, as vLLM does.
         """
+        raise NotImplementedError
 
     def refused_again(self, demand: Demand, times: int) -> None:
         """``demand``, refused last, was refused so many times more in steps that nobody had to look at."""
@@ -247,9 +246,9 @@ class Allocator(ABC):
             grown = self.grow(holding, holding.capacity_tokens + 1)
             assert grown, f"request {holding.demand.request_id} was sure to grow"
 
-    @abstractmethod
     def release(self, holding: Holding) -> None:
         """Give back everything ``holding`` has. Releasing twice is an ``AssertionError``."""
+        raise NotImplementedError
 
     def maintain(self, now_ns: int, holdings: Iterable[Holding]) -> bool:
         """Background work, called once at each scheduling point; whether anything moved (its cost is in ``work``)."""
@@ -277,18 +276,18 @@ class Allocator(ABC):
         """Bring ``holdings`` back, each with room for the given number of tokens; bytes moved, ``None`` if no room."""
         raise NotImplementedError(f"{self.kind} cannot swap")
 
-    @abstractmethod
     def occupancy(self) -> Occupancy:
         """The pool now."""
+        raise NotImplementedError
 
     def free_and_largest_bytes(self) -> tuple[int, int]:
         """Bytes that could serve somebody, and the largest request among them that could be placed now."""
         now = self.occupancy()
         return now.free_bytes + now.cached_bytes, now.largest_free_bytes
 
-    @abstractmethod
     def check(self, holdings: Iterable[Holding]) -> None:
         """Assert every invariant, given all live holdings: conservation, no overlap, refcounts, capacities."""
+        raise NotImplementedError
 
     def _set_held(self, holding: Holding, held_tokens: int) -> None:
         """Record that ``holding`` now holds ``held_tokens`` slots, keeping ``tail_bytes`` exact."""

@@ -3,7 +3,6 @@
 The sequences of one request move together, and a page they share moves once. A move is all or nothing.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -159,19 +158,19 @@ class HostSwap(Allocator):
             for source, target in copies:
                 self.on_copy(source, target, 1)
 
-    @abstractmethod
     def _detach(self, holding: "PagedHolding") -> None:
         """Give back all device pages of ``holding``."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _restore(self, moved: Sequence[tuple["PagedHolding", HostCopy]], pages: dict[int, int]) -> None:
         """Rebuild the tables of ``moved`` from ``pages`` (host id -> device id), which have just been taken."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def _take(self, count: int) -> list[int]: ...
+    def _take(self, count: int) -> list[int]:
+        raise NotImplementedError
 
-    @abstractmethod
-    def _enough(self, pages: int) -> bool: ...
+    def _enough(self, pages: int) -> bool:
+        raise NotImplementedError
 
 
 def paged(holding: Holding) -> "PagedHolding":

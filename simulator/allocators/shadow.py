@@ -25,6 +25,9 @@ in common, and ``("request", id, 1 + sample)`` for what a sample generates."""
 
 _FOREVER = 1 << 62
 
+#: violations named in one message
+_NAMED = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -34,6 +37,16 @@ class Violation:
     request_id: int
     page: int
     message: str
+
+
+class VerificationError(AssertionError):
+    """Memory was corrupted, lost or given away twice; ``violations`` name the requests and pages."""
+
+    def __init__(self, violations: list[Violation]) -> None:
+        self.violations = violations
+        more = len(violations) - _NAMED
+        texts = [violation.message for violation in violations[:_NAMED]] + ([f"and {more} more"] if more > 0 else [])
+        super().__init__("; ".join(texts))
 
 
 @dataclass(frozen=True, slots=True)

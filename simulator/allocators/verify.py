@@ -11,20 +11,7 @@ from collections.abc import Iterable
 from simulator.allocators.base import Allocator, Demand, Holding
 from simulator.allocators.blame import find_culprits
 from simulator.allocators.forwarding import ForwardingAllocator, innermost
-from simulator.allocators.shadow import ShadowMemory, Violation
-
-#: violations named in one message
-_NAMED = 3
-
-
-class VerificationError(AssertionError):
-    """Memory was corrupted, lost or given away twice; ``violations`` name the requests and pages."""
-
-    def __init__(self, violations: list[Violation]) -> None:
-        self.violations = violations
-        more = len(violations) - _NAMED
-        texts = [violation.message for violation in violations[:_NAMED]] + ([f"and {more} more"] if more > 0 else [])
-        super().__init__("; ".join(texts))
+from simulator.allocators.shadow import ShadowMemory, VerificationError, Violation
 
 
 class VerifyingAllocator(ForwardingAllocator):

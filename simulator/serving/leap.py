@@ -11,7 +11,7 @@ durations and end times are vectors. All of it is integer arithmetic on the same
 
 import numpy as np
 
-from simulator.cost import StepCost
+from simulator.cost import StepTimes
 from simulator.scheduler import Scheduler
 from simulator.serving.clock import LAST_NS, on_clock
 from simulator.serving.recorder import Recorder
@@ -25,7 +25,7 @@ LONGEST_STRETCH = 4096
 class Leap:
     """Takes decode steps of the scheduler's batch."""
 
-    def __init__(self, scheduler: Scheduler, cost: StepCost, recorder: Recorder) -> None:
+    def __init__(self, scheduler: Scheduler, cost: StepTimes, recorder: Recorder) -> None:
         self._scheduler = scheduler
         self.cost = cost
         self._recorder = recorder

@@ -3,8 +3,12 @@
 ``SCHEDULERS`` maps the scenario's ``engine.scheduler`` to a class.
 """
 
+from simulator.allocators.base import Allocator
+from simulator.config import EngineConfig
 from simulator.kernels.step_load import StepLoad
 from simulator.scheduler import Scheduler
+from simulator.serving.batch import DecodeBatch
+from simulator.serving.ledger import Ledger
 from simulator.serving.sequence import Outcome, Sequence, State
 
 
@@ -54,8 +58,17 @@ class StaticScheduler(Scheduler):
 
     can_leap = False
 
-    def __init__(self, *args: object, **settings: object) -> None:
-        super().__init__(*args, **settings)  # type: ignore[arg-type]
+    def __init__(
+        self,
+        engine: EngineConfig,
+        allocator: Allocator,
+        *,
+        batch: DecodeBatch,
+        ledger: Ledger,
+        max_model_len: int,
+        walk: bool = False,
+    ) -> None:
+        super().__init__(engine, allocator, batch=batch, ledger=ledger, max_model_len=max_model_len, walk=walk)
         self.lingering: list[Sequence] = []
         self._width = 0
         self._prompt_tokens = 0

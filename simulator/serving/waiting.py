@@ -61,7 +61,9 @@ class ByUrgency:
         """``sequence`` waits from now on."""
         insort(self._sequences, sequence, key=_reversed_urgency)
 
-    appendleft = append
+    def appendleft(self, sequence: Sequence) -> None:
+        """As ``append``: urgency decides, not who came back from where."""
+        self.append(sequence)
 
     def popleft(self) -> Sequence:
         """The most urgent one stops waiting."""

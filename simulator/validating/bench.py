@@ -14,7 +14,7 @@ from simulator.allocators.paged import PagedAllocator, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.sharing import RULES
 from simulator.config import ContiguousConfig, EngineConfig
-from simulator.cost import StepCost
+from simulator.cost import StepCost, StepTimes
 from simulator.engine import Engine, EngineRun
 from simulator.profiles import PROFILES
 from simulator.rng import stream
@@ -119,7 +119,7 @@ def serve(
     *,
     max_model_len: int = NO_LIMIT,
     horizon_steps: int | None = None,
-    cost: StepCost | None = None,
+    cost: StepTimes | None = None,
 ) -> EngineRun:
     """An engine's run in steps of ``STEP_NS``, or of ``cost``."""
     return Engine(
