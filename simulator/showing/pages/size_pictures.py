@@ -80,7 +80,7 @@ def across_pages(document: Document, words: Translate) -> Across:
     marks = [] if pages is None else [(words("recommended"), float(pages), "--")]
     if sure <= 2 * max(one["max_pages"] for one in document["curve"]):
         marks.append((words("what there is for sure"), float(sure), ":"))
-    return Across(label=words("pages of the pool"), marks=marks)
+    return Across(label=words("pages of the pool"), marks=marks, target=words("target"))
 
 
 def cost_curve(document: Document, words: Translate) -> "Figure | None":

@@ -108,7 +108,7 @@ def _solve_curve(document: Document, words: Translate) -> "Figure | None":
         at = next(place for place, one in zip(places, tried, strict=True) if one["value"] == document["value"])
         marks.append((words("answer"), at, "--"))
     title = words("How far may {key} go?").format(key=document["key"])
-    return curves(title, panels, Across(label=document["key"], names=names, marks=marks))
+    return curves(title, panels, Across(label=document["key"], names=names, marks=marks, target=words("target")))
 
 
 def _trade_curve(document: Document, words: Translate) -> "Figure | None":

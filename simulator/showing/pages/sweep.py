@@ -107,8 +107,9 @@ def _pictures(data: AnswerData, found: Sequence[Cell], columns: Sequence[str]) -
     for name in ("oom_rate", *columns):
         made[name.replace(".", "_")] = Picture(
             partial(_lines, axes, found, name),
-            "One line for each allocator, and for each combination of the other keys in the grid. Bands are intervals: "
-            "over replications, or Wilson's for the OOM rate of a single one.",
+            "One line for each allocator, and for each combination of the other keys in the grid; at most eight are "
+            "drawn, the table has all. Bands are intervals: over replications, or Wilson's for the OOM rate of a "
+            "single one.",
             partial(_data, axes, found, name),
         )
     if len(axes) == 2 and all(len(axis["values"]) > 2 for axis in axes):

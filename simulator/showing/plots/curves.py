@@ -40,13 +40,14 @@ class Panel:
 class Across:
     """The common axis: its label, names of places that are no numbers, and lines to mark: ``(name, place, dash)``.
 
-    ``powers`` are places to name on a scale of powers of two.
+    ``powers`` are places to name on a scale of powers of two; ``target`` is the name of panels' limits.
     """
 
     label: str
     names: Sequence[str] = ()
     marks: Sequence[tuple[str, float, str]] = ()
     powers: Sequence[int] = ()
+    target: str = "target"
 
 
 def curves(title: str, panels: Sequence[Panel], across: Across) -> "style.Figure":
@@ -66,7 +67,7 @@ def curves(title: str, panels: Sequence[Panel], across: Across) -> "style.Figure
                 found.setdefault(curve.name, _draw(axis, curve, line, dotted=bool(across.names)))
         _finish(axis, panel, across)
         if panel.limit is not None:
-            found["target"] = axis.axhline(panel.limit, color=RED, linewidth=1)
+            found[across.target] = axis.axhline(panel.limit, color=RED, linewidth=1)
     _label(axes[-1], across)
     marks = [(name, axes[0].axvline(place, **_mark(dash))) for name, place, dash in across.marks]
     style.legend(drawn, title, [*((name, line) for name, line in found.items() if name), *marks], columns=columns)
