@@ -4,7 +4,7 @@ Each run of the results is a process with
 
 * a track a request: a slice from arrival to end, and in it ``queue``, ``prefill``, ``decode`` and the stretches in
   which it had lost its memory (``preempted``, ``swapped out``); failed allocations and the outcome as instants;
-* a track of engine steps: a slice a scheduling point, with the steps of a leap as one;
+* a track of engine steps (of a fleet: for each instance): a slice a scheduling point, with the steps of a leap as one;
 * a track of instants for what happens to memory: preemptions, swaps, stalls;
 * counters from the memory timeline: free pages (or bytes), fragmentation, KV bytes by state, sequences.
 
@@ -25,6 +25,7 @@ from simulator.showing.report_data import RunData, read_folder
 
 #: a viewer gets slow beyond; the first ones are kept
 MAX_REQUESTS = 50_000
+#: of the first instance; the others follow in pairs
 STEPS_TRACK, MEMORY_TRACK = 1, 2
 _COUNTERS = {
     "KV bytes": ("used_bytes", "reserved_bytes", "internal_bytes", "cached_bytes"),
@@ -57,8 +58,10 @@ def _left_out(run: RunData, log: StepLog) -> dict[str, int]:
 def run_events(run: RunData, log: StepLog, process: int) -> Iterator[Event]:
     """The events of one run as process number ``process``."""
     yield _name("process_name", run.name, process)
-    yield _name("thread_name", "engine steps", process, STEPS_TRACK)
-    yield _name("thread_name", "memory", process, MEMORY_TRACK)
+    for place in range(log.instances):
+        of_fleet = f", instance {place}" if log.instances > 1 else ""
+        yield _name("thread_name", f"engine steps{of_fleet}", process, STEPS_TRACK + 2 * place)
+        yield _name("thread_name", f"memory{of_fleet}", process, MEMORY_TRACK + 2 * place)
     yield from _counters(run, process)
     yield from _steps(log, process)
     yield from _moves(log, process)
@@ -99,8 +102,8 @@ def _counter(name: str, process: int, at_us: float, values: dict[str, Any]) -> E
 
 
 def _steps(log: StepLog, process: int) -> Iterator[Event]:
-    place = {"pid": process, "tid": STEPS_TRACK}
     for row in _rows(log.steps()):
+        place = {"pid": process, "tid": STEPS_TRACK + 2 * row["instance"]}
         prompts, outputs, steps = row["prompt_tokens"], row["output_tokens"], row["steps"]
         name = ("mixed" if outputs else "prefill") if prompts else "decode"
         arguments = {
@@ -114,8 +117,8 @@ def _steps(log: StepLog, process: int) -> Iterator[Event]:
 
 
 def _moves(log: StepLog, process: int) -> Iterator[Event]:
-    place = {"pid": process, "tid": MEMORY_TRACK}
     for row in _rows(log.moves()):
+        place = {"pid": process, "tid": MEMORY_TRACK + 2 * row["instance"]}
         name, arguments = row["kind"].replace("_", " "), {"request_id": row["request_id"]}
         yield {
             "ph": "i",

@@ -304,7 +304,7 @@ def test_shared_and_cached_pages_are_told_apart() -> None:
 def test_snapshots_stay_few_and_regular_however_long_the_run() -> None:
     allocator = PagedAllocator(plain_layout(page_tokens=16, bytes_per_token=2), max_pages=1000)
     watched = PoolMap(allocator)
-    running: Any = SimpleNamespace(now_ns=0, scheduler=SimpleNamespace(live_holdings=list))
+    running: Any = SimpleNamespace(place=0, now_ns=0, scheduler=SimpleNamespace(live_holdings=list))
     for now in range(0, 10**12, 10**8):
         running.now_ns = now
         watched.observe(running)
@@ -320,5 +320,5 @@ def test_snapshots_stay_few_and_regular_however_long_the_run() -> None:
 def test_an_unlimited_pool_has_no_map() -> None:
     allocator = PagedAllocator(plain_layout(page_tokens=16, bytes_per_token=1024), max_pages=1 << 40)
     watched = PoolMap(allocator)
-    watched.observe(SimpleNamespace(now_ns=0, scheduler=SimpleNamespace(live_holdings=list)))
+    watched.observe(SimpleNamespace(place=0, now_ns=0, scheduler=SimpleNamespace(live_holdings=list)))
     assert len(watched.columns(1.0)["time_s"]) == 0

@@ -211,6 +211,25 @@ def test_counters_are_those_of_the_timeline(trace: Reader, folder: Path) -> None
             assert max(ratios) == 0, "pages are all alike"
 
 
+def test_each_instance_of_a_fleet_has_its_steps(tmp_path: Path) -> None:
+    text = PRESSED.replace("on_oom: fail", "on_oom: preempt_recompute")
+    text = text.replace("{preset: 910B3, kv_capacity_bytes: 1GiB}", "{preset: 910B3, count: 2, replicas: 2}")
+    (tmp_path / "fleet.yaml").write_text(text.replace("max_pages: 140", "max_pages: 70"))
+    words = ["run", str(tmp_path / "fleet.yaml"), "--perfetto", "--quiet", "--allocator", "paged"]
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*words, "--out", str(tmp_path / "out")])
+    assert not ended.value.code
+    (run,) = summaries(tmp_path / "out")
+    found = Reader(tmp_path / "out" / "trace.json.gz")
+    tracks = {name: track for track, name in found.names.items()}
+    for place, instance in enumerate(run["instances"]):
+        steps = found.arguments[tracks[f"engine steps, instance {place}"]]
+        assert sum(one["steps"] for one in steps) == instance["steps"] > 0
+        seen = Counter(name for name, _ in found.instants[tracks[f"memory, instance {place}"]])
+        assert seen["preempted"] == instance["preemptions"]
+    assert run["preemptions"] > 0
+
+
 # ---- Perfetto's own reader
 
 

@@ -17,9 +17,10 @@ from simulator.planning.tasks import one_by_one, watched
 from simulator.planning.trial import Trial, observe
 from simulator.scenario import Scenario, parse_scenario
 from simulator.serving.pool_map import CACHED, FREE, SHARED
+from simulator.serving.watching import together
 from simulator.showing import progress
 from simulator.showing.watch import FRAMES_PER_S, PoolWatch, cells, live_view
-from simulator.simulation import simulate, together
+from simulator.simulation import simulate
 
 ROOT = Path(__file__).parents[1]
 

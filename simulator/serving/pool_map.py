@@ -72,8 +72,11 @@ class PoolMap:
         self._interval_ns = max(_FIRST_INTERVAL_NS, 2 * self.last_arrival_ns // self._limit)
 
     def observe(self, running: Any) -> None:
-        """Take a snapshot of the engine ``running`` if it is time. A replay has no scheduler, and gets no map."""
-        scheduler = getattr(running, "scheduler", None)
+        """Take a snapshot of the engine ``running`` if it is time.
+
+        A replay has no scheduler, and gets no map; of a fleet the first instance has one.
+        """
+        scheduler = None if running.place else getattr(running, "scheduler", None)
         if scheduler is None or running.now_ns < self._next_ns or not len(self._addresses):
             return
         now = running.now_ns

@@ -30,7 +30,8 @@ class Running(Protocol):
 
 
 Watch = Callable[[Running], bool]
-#: makes, for a pool and the requests it will meet, what is called with the run at every scheduling point
+#: makes, for a pool and the requests it will meet, what is called with the run (of a fleet: with each instance, whose
+#: ``place`` tells it from the others) at every scheduling point
 Observe = Callable[[Allocator, Requests], Callable[[Running], None]]
 
 
@@ -57,10 +58,7 @@ def watcher(
     interrupted: Callable[[], bool] | None,
     observer: Callable[[Running], None] | None,
 ) -> Watch | None:
-    """What the engine calls at every scheduling point: the observer, and on every ``_WATCH_EVERY``-th the rest.
-
-    Of a fleet, the observer sees the first instance.
-    """
+    """What the engine calls at every scheduling point: the observer, and on every ``_WATCH_EVERY``-th the rest."""
     if progress is None and interrupted is None and observer is None:
         return None
     calls = 0
@@ -68,7 +66,7 @@ def watcher(
     def watch(running: Running) -> bool:
         nonlocal calls
         calls += 1
-        if observer is not None and running.place == 0:
+        if observer is not None:
             observer(running)
         if calls % _WATCH_EVERY:
             return True

@@ -48,10 +48,10 @@ class PoolWatch:
 
         def look(running: Any) -> None:
             now = self.clock()
-            if now < self._due_s:
-                return
+            if running.place or now < self._due_s:
+                return  # of a fleet, the first instance is shown
             self._due_s = now + 1 / FRAMES_PER_S
-            done = running.ledger.ended_count
+            done = running.counts.ended
             left_s = (now - began_s) * (total - done) / done if done else None
             self.show(frame(label, allocator, running, addresses, total=total, left_s=left_s))
 
@@ -115,11 +115,11 @@ def _cell(owner: int) -> tuple[str, str]:
 
 
 def _progress(running: Any, total: int, left_s: float | None) -> str:
-    ledger = running.ledger
-    rate = ledger.lost_count / ledger.arrived if ledger.arrived else 0.0
+    counts = running.counts
+    rate = counts.lost / max(1, counts.arrived)
     at = format_seconds(running.now_ns / NS_PER_S)
     left = "" if left_s is None else f", ETA {format_seconds(left_s)}"
-    return f"t = {at}: {ledger.ended_count:,} of {total:,} requests, OOM {format_percent(rate)}{left}"
+    return f"t = {at}: {counts.ended:,} of {total:,} requests, OOM {format_percent(rate)}{left}"
 
 
 def _memory(allocator: Allocator) -> str:
