@@ -263,6 +263,22 @@ def test_two_sizes_stand_side_by_side(folders: Folders, tmp_path: Path) -> None:
     ).read_bytes()
 
 
+def test_results_of_another_program_that_lack_a_figure_are_named(
+    folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = copied(folders["size"], tmp_path / "copy")
+    summary, manifest = read(copy / "summary.json"), read(copy / "manifest.json")
+    del summary["sure_pages"]
+    (copy / "summary.json").write_text(json.dumps(summary))
+    manifest["outputs"]["summary.json"] = hashlib.sha256((copy / "summary.json").read_bytes()).hexdigest()
+    manifest["code_sha256"] = "0" * 64
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    before = (copy / "report.html").read_bytes()
+    assert simulate("report", copy) == 2
+    assert "was written by another program, and this one misses 'sure_pages'" in capsys.readouterr().err
+    assert (copy / "report.html").read_bytes() == before
+
+
 def test_folders_of_different_commands_do_not_share_a_page(
     folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

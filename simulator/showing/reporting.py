@@ -1,13 +1,14 @@
 """From a scenario to a finished folder: what ``run``, ``rerun`` and ``report`` have in common."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.showing import output
-from simulator.showing.manifest import NAME, RUN, Outputs, RunOptions, checked_manifest, kind_of
+from simulator.showing.manifest import NAME, RUN, Outputs, RunOptions, checked_manifest, kind_of, read_json
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -102,11 +103,28 @@ def render_again(folder: Path, language: str | None = None) -> Path:
     with staged(folder, last=NAME) as stage:
         outputs = Outputs(stage)
         write = report.write_report if is_run else report.write_answer_report
-        write(folder, outputs, command=content["command"], language=chosen)
+        with _of_this_program([folder]):
+            write(folder, outputs, command=content["command"], language=chosen)
         content["options"]["language"] = chosen
         content["outputs"] = dict(sorted({**content["outputs"], **outputs.sha256}.items()))
         write_text(stage / NAME, output.to_json(content))
     return folder / "report.html"
+
+
+@contextmanager
+def _of_this_program(folders: Sequence[Path]) -> Iterator[None]:
+    """Results of another program may lack what this one shows: says so instead of failing on them."""
+    from simulator.errors import InputError, Problem
+    from simulator.version import code_sha256
+
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        others = [one for one in folders if read_json(one / NAME).get("code_sha256") != code_sha256()]
+        if not others:
+            raise
+        message = f"was written by another program, and this one misses {error} in it; `simulate rerun` does it again"
+        raise InputError([Problem(file=str(one), message=message) for one in others]) from None
 
 
 def _tables_of(content: Mapping[str, Any]) -> list[str]:
@@ -120,6 +138,6 @@ def compare_folders(folders: Sequence[Path], out: Path, language: str | None = N
     from simulator.files import staged
     from simulator.report import write_comparison
 
-    with staged(out, last="report.html") as stage:
+    with staged(out, last="report.html") as stage, _of_this_program(folders):
         write_comparison(folders, Outputs(stage), language=language or "en")
     return out / "report.html"
