@@ -133,7 +133,7 @@ def test_size_answers_for_each_instance_and_counts_all_devices(
     path.write_text(text(2, "least_loaded"))
     options = ("--target-oom", "0.05", "--max-replications", "8", "--jobs", "1", "--quiet")
     code, found = answer(capsys, "size", str(path), *options)
-    assert code == 0 and found["recommended"]["devices"] == found["recommended"]["replicas"] == 2
+    assert code == 0 and found["recommended"]["devices"] == found["replicas"] == 2
     assert "in each of 2 instances" in found["verdict"]
     one = path.with_name("one.yaml")
     one.write_text(text(1, "least_loaded"))

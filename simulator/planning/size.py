@@ -27,6 +27,8 @@ _CLIFF_SHRINK = 0.95
 NEAR_CLIFF_RATIO = 2.0
 #: sizes of the trade-off curve, as shares of the answer
 _CURVE_SHARES = (0.5, 0.75, 0.9, 1.1, 1.25)
+#: a size this near to one of them does as well
+_NEAR_SHARE = 0.05
 #: preemptions per request from which a run is thrash: latencies are then no prediction
 _THRASH_PREEMPTIONS = 1.0
 
@@ -177,9 +179,11 @@ def _until_interrupted(
 
 
 def _look_around(task: _Search, pages: int) -> None:
-    """Run what the curve and the cliff need beside what the search has run."""
+    """Run what the curve and the cliff need beside what the search has run near the same sizes."""
     for share in _CURVE_SHARES:
-        task.search.at(max(1, int(pages * share)), task.effort.first)
+        wanted = max(1, int(pages * share))
+        if not any(abs(tried - wanted) <= _NEAR_SHARE * wanted for tried, row in task.search.made.items() if row):
+            task.search.at(wanted, task.effort.first)
     _cliff_ratio(task, pages)
 
 

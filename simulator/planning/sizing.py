@@ -1,8 +1,8 @@
 """The smallest pool that meets its targets with confidence.
 
-First a search: galloping from the demand curve's guess, then bisection over ``max_pages``, each size judged on the same
-few replications (common random numbers), so that sizes differ by their pages and not by their luck. A size is good if
-it would be shown to be, should all replications to come be like those seen.
+First a search (``bracket``) from the demand curve's guess, each size judged on the same few replications (common random
+numbers), so that sizes differ by their pages and not by their luck. A size is good if it would be shown to be, should
+all replications to come be like those seen.
 
 What a search finds is the best of several looks at one sample, hence too good; so the answer is verified on
 replications that the search has not seen, and enlarged until the upper end of the target's interval is below the limit
@@ -10,9 +10,10 @@ there. Replications are doubled until that is so or cannot become so. The interv
 verification, with ``1 - confidence`` shared out among all its looks (Bonferroni).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from simulator.planning.bracket import crossing
 from simulator.planning.statistics import Estimate, design_effect
 from simulator.planning.target import Goal, Target
 from simulator.planning.tasks import Runner, in_order
@@ -138,8 +139,12 @@ def judge(
 
 def hopeful(observed: list[Observation], goal: Goal, effort: Effort, confidence: float, clumps: Clumps = None) -> bool:
     """Whether the last look would pass if the replications to come were like those seen."""
-    more = observed * (effort.most // len(observed))
-    return goal.holds(more, confidence, clumps)
+    return goal.holds(extended(observed, effort), confidence, clumps)
+
+
+def extended(observed: list[Observation], effort: Effort) -> list[Observation]:
+    """The replications of the last look, if those to come were like those seen."""
+    return observed * (effort.most // len(observed))
 
 
 def smallest(
@@ -150,39 +155,15 @@ def smallest(
     ``guess`` is where to begin.
     """
 
-    def passes(pages: int) -> bool:
-        observed = search.at(pages, effort.first)
-        return hopeful(observed, goal, effort, confidence, search.clumps(goal, pages))
+    def excess(pages: int) -> float:
+        observed = extended(search.at(pages, effort.first), effort)
+        return goal.excess(observed, confidence, search.clumps(goal, pages))
 
-    bracket = _bracket(passes, guess, limit_pages, effort)
+    bracket = crossing(excess, guess=guess, most=limit_pages, step=effort.step_pages)
     if bracket is None:
         return None
-    low, high = _bisected(passes, *bracket, effort)
+    low, high = bracket
     return _verified(search, unseen, goal, low, high, limit_pages=limit_pages, effort=effort, confidence=confidence)
-
-
-def _bracket(passes: Callable[[int], bool], guess: int, most: int, effort: Effort) -> tuple[int, int] | None:
-    """A size that fails (or 0) and a larger one that passes, by strides that double away from the guess."""
-    pages, stride = max(1, min(guess, most)), max(effort.step_pages(guess), guess // 20)
-    if passes(pages):
-        high = pages
-        while (pages := max(0, high - stride)) > 0 and passes(pages):
-            high, stride = pages, 2 * stride
-        return pages, high
-    low = pages
-    while low < most:
-        pages = min(most, low + stride)
-        if passes(pages):
-            return low, pages
-        low, stride = pages, 2 * stride
-    return None
-
-
-def _bisected(passes: Callable[[int], bool], low: int, high: int, effort: Effort) -> tuple[int, int]:
-    while high - low > effort.step_pages(high):
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle) else (middle, high)
-    return low, high
 
 
 def _verified(

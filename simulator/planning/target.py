@@ -1,5 +1,6 @@
 """What a pool has to achieve: ``oom=0.001``, ``preemption=0.01``, ``ttft_p95=2s``."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,6 +73,22 @@ class Goal:
             return False
         estimates = self.estimates(observed, confidence, clumps)
         return all(one.high < target.limit for one, target in zip(estimates, self.targets, strict=True))
+
+    def excess(
+        self, observed: Sequence[Observation], confidence: float, clumps: Sequence[float | None] | None = None
+    ) -> float:
+        """How far the upper ends are from their limits: the largest logarithm of their ratio, below 0 where it holds.
+
+        Endless where a run thrashed or a figure is not known.
+        """
+        if any(one.thrashing for one in observed):
+            return math.inf
+        pairs = zip(self.estimates(observed, confidence, clumps), self.targets, strict=True)
+        ratios = [one.high / target.limit for one, target in pairs]
+        if not all(math.isfinite(ratio) for ratio in ratios):
+            return math.inf
+        worst = max(ratios)
+        return math.log(worst) if worst > 0 else -math.inf
 
     def __str__(self) -> str:
         return " and ".join(map(str, self.targets))

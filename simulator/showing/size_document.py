@@ -24,7 +24,6 @@ def size_document(answer: SizeAnswer) -> dict[str, Any]:
             "page_size": answer.page_tokens,
             "max_num_seqs": engine.max_num_seqs,
             "devices": _devices(answer),
-            "replicas": answer.scenario.loaded_device.replicas,
             "oom_rate": found.oom_rate.value if found else None,
             "oom_rate_ci": found.oom_rate.interval if found else None,
         },
@@ -47,6 +46,7 @@ def size_document(answer: SizeAnswer) -> dict[str, Any]:
         "ways_out": [way.to_dict() for way in answer.ways],
         "on_oom": engine.on_oom,
         "scenario_devices": answer.scenario.loaded_device.fleet_count,
+        "replicas": answer.scenario.loaded_device.replicas,
         "interrupted": answer.interrupted,
     }
     said = {"verdict": size_words.verdict(document), "notes": size_words.notes(document)}

@@ -41,14 +41,14 @@ def verdict(document: Document, words: Translate = str) -> str:
         )
         return words(text).format(pages=f"{document['smaller_max_pages_that_fails']:,}", goal=goal)
     text = "{pages} pages of {tokens} tokens ({held} a device), safety factor {factor} at max_num_seqs {seqs}"
-    if found["replicas"] > 1:
+    if document["replicas"] > 1:
         text = (
             "{pages} pages of {tokens} tokens ({held} a device) in each of {replicas} instances, safety factor "
             "{factor} at max_num_seqs {seqs}"
         )
     what = words(text).format(
         pages=f"{pages:,}",
-        replicas=found["replicas"],
+        replicas=document["replicas"],
         tokens=found["page_size"],
         held=format_bytes(pages * document["page_bytes"]),
         factor=f"{found['safety_factor']:.3g}",
@@ -143,8 +143,7 @@ def _thrash(document: Document, words: Translate) -> str:
 
 
 def _fleet(document: Document, words: Translate) -> str:
-    found = document["recommended"]
-    if document["feasible"] or found["max_pages"] is None or found["replicas"] == 1:
+    if document["feasible"] or document["recommended"]["max_pages"] is None or document["replicas"] == 1:
         return ""
     return words("how many instances would do as they are: --solve device.replicas=A:B")
 
