@@ -131,13 +131,13 @@ def test_size_answers_for_each_instance_and_counts_all_devices(
 ) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(text(2, "least_loaded"))
-    options = ("--target-oom", "0.05", "--max-replications", "8", "--jobs", "1", "--quiet")
-    code, found = answer(capsys, "size", str(path), *options)
+    options = ("--target-oom", "0.1", "--set", "workload.requests=400", "--max-replications", "16")
+    code, found = answer(capsys, "size", str(path), *options, "--jobs", "1", "--quiet")
     assert code == 0 and found["recommended"]["devices"] == found["replicas"] == 2
     assert "in each of 2 instances" in found["verdict"]
     one = path.with_name("one.yaml")
     one.write_text(text(1, "least_loaded"))
-    _, alone = answer(capsys, "size", str(one), *options)
+    _, alone = answer(capsys, "size", str(one), *options, "--jobs", "1", "--quiet")
     assert found["recommended"]["max_pages"] < alone["recommended"]["max_pages"]
 
 
