@@ -30,5 +30,6 @@ def code_sha256() -> str:
 
 
 _CODE = frozenset({".py", ".j2", ".css", ".js", ".json", ".yaml"})
-#: shipped scenarios are in the manifest as they were run; only the wheel has them below the package
-_NOT_CODE = ("_scenarios/",)
+#: shipped scenarios are in the manifest as they were run, the compiled core is made from the sources; both are below
+#: the package in an installed one only
+_NOT_CODE = ("_scenarios/", "_core/")

@@ -119,9 +119,20 @@ def test_the_code_of_the_program_has_one_hash_and_any_change_another(
         monkeypatch.setattr(version, "__file__", str(tmp_path / "version.py"))
         return version.code_sha256()
 
-    files = {"version.py": b"1\n", "templates/page.css": b"a\nb\n", "notes.txt": b"x", "_scenarios/a.yaml": b"y"}
+    files = {
+        "version.py": b"1\n",
+        "templates/page.css": b"a\nb\n",
+        "notes.txt": b"x",
+        "_scenarios/a.yaml": b"y",
+        "_core/a.json": b"z",
+    }
     first = sha256_of(files)
-    assert sha256_of({"notes.txt": b"z", "_scenarios/a.yaml": b"z", "templates/page.css": b"a\r\nb\r\n"}) == first
+    assert (
+        sha256_of(
+            {"notes.txt": b"z", "_scenarios/a.yaml": b"z", "_core/a.json": b"y", "templates/page.css": b"a\r\nb\r\n"}
+        )
+        == first
+    )
     changed = sha256_of({"templates/page.css": b"a\nc\n"})
     assert changed != first
     (tmp_path / "templates/page.css").rename(tmp_path / "templates/other.css")
