@@ -4,10 +4,6 @@ import ast
 import hashlib
 import json
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +16,7 @@ from test_report import Page
 import cli
 from simulator.planning.compare import compare
 from simulator.planning.tasks import Found, Task
+from simulator.planning.trial import Observation, Trial, observe
 from simulator.scenario import parse_scenario
 from simulator.showing.reporting import render_again
 from simulator.showing.words import translator
@@ -323,21 +320,38 @@ def test_an_interrupted_comparison_keeps_the_replications_that_all_have_finished
         compare([scenario], replications=5, runner=Stopping(1))
 
 
-@pytest.mark.parametrize("words", [("compare", "--replications", "500"), ("size", "--max-replications", "512")])
-def test_ctrl_c_writes_what_there_is_and_ends_with_130(words: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / "tight.yaml").write_text(TEXT.replace("requests: 50", "requests: 400"))
-    target = ["--target-oom", "0.01"] if words[0] == "size" else []
-    command = [sys.executable, str(ROOT / "cli.py"), words[0], "tight.yaml", *words[1:], *target, "--out", "out"]
-    running = subprocess.Popen([*command, "--jobs", "1"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(6)
-    assert running.poll() is None, "over before it could be interrupted"
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=120)
-    assert running.returncode == 130, err.decode()
-    assert b"Traceback" not in err
-    assert read(tmp_path / "out" / "summary.json")["interrupted"] is True
-    assert "Interrupted" in "".join(page_of(tmp_path / "out").text)
-    assert out
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (("compare", "--replications", "9"), "simulator.planning.compare.observe"),
+        (("size", "--target-oom", "0.05", "--max-replications", "8"), "simulator.planning.sizing.observe"),
+    ],
+)
+def test_ctrl_c_writes_what_there_is_and_ends_with_130(
+    words: tuple[str, ...],
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "tight.yaml").write_text(TEXT)
+    made = 0
+
+    def pressed_at_the_sixth(trial: Trial) -> Observation:
+        nonlocal made
+        made += 1
+        if made == 6:
+            raise KeyboardInterrupt
+        return observe(trial)
+
+    monkeypatch.setattr(place, pressed_at_the_sixth)
+    out = tmp_path / "out"
+    assert simulate(words[0], tmp_path / "tight.yaml", *words[1:], "--jobs", "1", "--out", out) == 130
+    said = capsys.readouterr()
+    assert said.out and "Traceback" not in said.err
+    assert read(out / "summary.json")["interrupted"] is True
+    assert "Interrupted" in "".join(page_of(out).text)
+    assert len(pd.read_parquet(out / ("curve.parquet" if words[0] == "size" else "replications.parquet"))) >= 1
 
 
 # ---- words
