@@ -95,4 +95,9 @@ def test_every_page_can_be_printed(tab: Tab, folders: Folders, name: str) -> Non
     assert tab.evaluate(
         "[...document.querySelectorAll('.scroll')].every((one) => getComputedStyle(one).overflowY == 'visible')"
     )
+    # As wide as what an A4 page can hold: nothing runs off the paper.
+    tab.send("Emulation.setDeviceMetricsOverride", width=718, height=1000, deviceScaleFactor=1, mobile=False)
+    assert tab.evaluate(
+        "[...document.querySelectorAll('table')].every((one) => one.getBoundingClientRect().right <= 718)"
+    )
     assert len(tab.send("Page.printToPDF")["data"]) > 20_000
