@@ -14,6 +14,8 @@ from simulator.fields import Bytes, Config, Ratio, Seconds
 ProfileName = Literal["generic", "vllm-0.33", "vllm-0.11", "vllm-0.6", "sglang", "cann-recipes"]
 SchedulerName = Literal["continuous", "prefill_first", "static", "replay"]
 SchedulingPolicy = Literal["fcfs", "priority"]
+#: engines count tokens, sequences and pages in 32 bits
+MOST = 2**31 - 1
 OnOom = Literal["fail", "wait", "preempt_recompute", "preempt_swap"]
 DType = Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8", "int4"]
 FreeOrder = Literal["lifo", "fifo", "address_ordered", "first_fit_scan"]
@@ -31,11 +33,11 @@ class EngineConfig(Config):
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
     fraction_of: Literal["total", "free_after_weights", "free_at_start"] = "total"
     kv_cache_dtype: DType = "auto"
-    max_num_seqs: int = Field(256, ge=1)
-    max_num_batched_tokens: int = Field(8192, ge=1)
-    max_model_len: int | None = Field(None, ge=1)
+    max_num_seqs: int = Field(256, ge=1, le=MOST)
+    max_num_batched_tokens: int = Field(8192, ge=1, le=MOST)
+    max_model_len: int | None = Field(None, ge=1, le=MOST)
     enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: int = Field(0, ge=0)
+    long_prefill_token_threshold: int = Field(0, ge=0, le=MOST)
     adaptive_long_prefill_threshold: bool = Field(
         False, description="the threshold is at least the step's budget over the number of live sequences (vLLM 0.33)"
     )
@@ -45,19 +47,20 @@ class EngineConfig(Config):
     queue_timeout: Seconds | None = None
     step_time: Seconds | None = None
     watermark: Ratio | None = None
-    num_lookahead_tokens: int = Field(0, ge=0)
+    num_lookahead_tokens: int = Field(0, ge=0, le=MOST)
     whole_prompt_admission: bool | None = None
-    reserved_tokens_per_request: int | None = Field(None, ge=0)
+    reserved_tokens_per_request: int | None = Field(None, ge=0, le=MOST)
     activation_bytes: Bytes | None = None
     runtime_bytes: Bytes | None = None
     graph_bytes: Bytes | None = None
 
 
 def _page_size(value: object) -> object:
-    """A bare integer is tokens; a text with a unit is bytes and stays text, normalised to ``"<n>B"``."""
-    if isinstance(value, str) and not value.strip().isdigit():
-        return f"{units.parse_bytes(value)}B"
-    return value
+    """A bare integer, quoted or not, is tokens; a text with a unit is bytes and stays text, as ``"<n>B"``."""
+    if not isinstance(value, str):
+        return value
+    plain = value.strip()
+    return int(plain) if plain.isascii() and plain.isdigit() and len(plain) < 20 else f"{units.parse_bytes(value)}B"
 
 
 PageSize = Annotated[int | str, BeforeValidator(_page_size)]
@@ -70,7 +73,7 @@ class FaultConfig(Config):
     """A mistake to plant into memory management: every ``every``-th release goes wrong."""
 
     kind: FaultKind
-    every: int = Field(100, ge=1)
+    every: int = Field(100, ge=1, le=MOST)
 
 
 class PoolConfig(Config):
@@ -99,7 +102,7 @@ class ContiguousConfig(PoolConfig):
     page_size: PageSize = Field(1, validation_alias=AliasChoices("page_size", "block_size"))
     reserve: Literal["max_model_len", "pow2", "exact", "grow"] = "max_model_len"
     fit: Literal["first", "best", "next", "worst", "buddy"] = "first"
-    grow_tokens: int = Field(128, ge=1, description="how far a `grow` reservation is extended at a time")
+    grow_tokens: int = Field(128, ge=1, le=MOST, description="how far a `grow` reservation is extended at a time")
 
 
 class PagedBase(PoolConfig):
@@ -107,7 +110,7 @@ class PagedBase(PoolConfig):
 
     free_order: FreeOrder | None = None
     null_page: bool | None = None
-    page_table_align_bytes: int = Field(128, ge=4)
+    page_table_align_bytes: int = Field(128, ge=4, le=2**30)
 
 
 class PagedConfig(PagedBase):
@@ -144,9 +147,9 @@ class PagedDefragConfig(PagedBase):
     """Paged in runs of adjacent pages, compacted when runs become scarce."""
 
     kind: Literal["paged_defrag"]
-    run_length: int = Field(8, ge=1)
+    run_length: int = Field(8, ge=1, le=MOST)
     trigger: DefragTrigger = DefragTrigger()
-    max_moves_per_step: int = Field(64, ge=1)
+    max_moves_per_step: int = Field(64, ge=1, le=MOST)
     grow_by: GrowBy = Field("page", description="what a growing sequence takes: the page it needs or the next run")
     strict_runs: bool = Field(True, description="a missing run is a failure; if false, single pages stand in")
 

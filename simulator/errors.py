@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 #: a longer list of names is cut to those most like what was written
 _SHOWN_NAMES, _LIKELY_NAMES = 12, 6
+#: of one message
+_MOST_CHARACTERS = 3000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class Problem:
             text += f"; did you mean {self.nearest!r}?"
         if self.allowed:
             text += f"{' ' if self.nearest is not None else '; '}allowed: {self._listed()}"
-        return text
+        return _fit_to_print(text)
 
     def _listed(self) -> str:
         """The allowed names; of many, those most like the nearest one or the key, and how many there are."""
@@ -86,6 +88,15 @@ def printable(key: str) -> str:
     """``key`` cut to 60 characters, control characters escaped, so that it cannot garble a terminal."""
     text = key if key.isprintable() else repr(key)[1:-1]
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _fit_to_print(text: str) -> str:
+    """``text`` as one line of bounded length, whatever a file had in it: nothing that could steer a terminal."""
+    if len(text) > _MOST_CHARACTERS:
+        text = text[: _MOST_CHARACTERS - 3] + "..."
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def _count(values: Sized, noun: str) -> str:

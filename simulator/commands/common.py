@@ -66,7 +66,7 @@ Settings = Annotated[
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no warnings on stderr.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed in place of the scenario's.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed in place of the scenario's.")]
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; default: one for each usable core.")]
 Confidence = Annotated[float, typer.Option(min=0.5, max=0.999999, help="Of the intervals, on both sides together.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the results.")]

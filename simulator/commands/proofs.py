@@ -46,7 +46,10 @@ def validate(
 ) -> None:
     """Check the simulator against published numbers, real engines and theory (exit 3 if a check does not hold)."""
     from simulator import validation
+    from simulator.files import make_folder
 
+    if out is not None:
+        make_folder(out.parent)
     report = validation.validate(family or (), long=long, progress=None if quiet else say)
     document = report.to_dict()
     if out is not None:

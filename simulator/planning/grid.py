@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from simulator.errors import InputError, Problem, printable
@@ -37,7 +37,13 @@ def parse_axis(text: str, option: str) -> Axis:
 
 
 def points(axes: Sequence[Axis]) -> Iterator[tuple[Any, ...]]:
-    """Every combination of values, the last axis fastest."""
+    """Every combination of values, the last axis fastest. Raises ``InputError`` when two axes are about one key."""
+    seen: set[str] = set()
+    for axis in axes:
+        key = axis.key.replace("-", "_")
+        if key in seen:
+            raise _error(axis.option, "gives values to a key that has some already: give one list")
+        seen.add(key)
     return itertools.product(*(axis.values for axis in axes))
 
 
@@ -49,14 +55,15 @@ def _range(spelled: str, option: str) -> tuple[Any, ...]:
     pieces = spelled.split(":")
     try:
         start, stop, step = (Decimal(piece) for piece in (*pieces, "1")[: max(3, len(pieces))])
-    except (InvalidOperation, ValueError):
+        wide = (stop - start) / step if step > 0 else Decimal(0)
+    except (ArithmeticError, ValueError):
         raise _error(option, f"{spelled!r} is no range: expected start:stop:step in numbers, such as 8:128:8") from None
     if not all(one.is_finite() for one in (start, stop, step)) or step <= 0 or stop < start:
         raise _error(option, f"{spelled!r} is empty or endless: expected start <= stop and step > 0")
     # Decimals, so that 0.1:0.5:0.1 ends with 0.5.
-    count = int((stop - start) / step) + 1
-    if count > _MAX_VALUES:
-        raise _error(option, f"{spelled!r} has {count:,} values; allowed: {_MAX_VALUES:,}")
+    if wide >= _MAX_VALUES:
+        raise _error(option, f"{printable(spelled)!r} has more than {_MAX_VALUES:,} values, the most that are allowed")
+    count = int(wide) + 1
     whole = all(one == one.to_integral_value() for one in (start, step))
     return tuple(int(start + n * step) if whole else float(start + n * step) for n in range(count))
 

@@ -24,7 +24,7 @@ from simulator.config import (
 from simulator.errors import InputError, Problem
 from simulator.profiles import PROFILES
 from simulator.serving.own_pools import group_pools, has_own_pools
-from simulator.serving.pool_parts import PoolParts, asked_pages, pages_key, too_much
+from simulator.serving.pool_parts import PoolParts, asked_pages, no_page, pages_key, too_much
 from simulator.units import ceil_div
 
 PagedKinds = PagedConfig | PagedCowConfig | PagedDefragConfig
@@ -156,6 +156,8 @@ def _contiguous_bytes(config: ContiguousConfig, parts: PoolParts, budget: int, k
     granule_bytes = granule_bytes or int(config.page_size) * parts.bytes_per_token
     pages = asked_pages(config, parts, max(1, granule_bytes // parts.bytes_per_token))
     if pages is None:
+        if granule_bytes > budget:
+            raise InputError([no_page(f"{key}.page_size", granule_bytes, 0, budget)])
         return budget
     wanted = pages * granule_bytes
     if wanted > budget and config.max_pages != "unlimited":
@@ -173,7 +175,10 @@ def _max_pages(config: PagedKinds, parts: PoolParts, layout: PageLayout, budget:
     )
     pages = asked_pages(config, parts, layout.page_tokens)
     if pages is None:
-        return max(0, budget - tables) // layout.page_bytes
+        pages = max(0, budget - tables) // layout.page_bytes
+        if not pages:
+            raise InputError([no_page(f"{key}.page_size", layout.page_bytes, tables, budget)])
+        return pages
     wanted = pages * layout.page_bytes
     if wanted + tables > budget and config.max_pages != "unlimited":
         raise InputError([too_much(f"{key}.{pages_key(config)}", wanted, budget, tables=tables)])

@@ -71,6 +71,13 @@ def pages_key(config: AllocatorConfig) -> str:
     return "max_pages" if config.max_pages is not None else "safety_factor"
 
 
+def no_page(key: str, page_bytes: int, table_bytes: int, budget: int) -> Problem:
+    """The complaint about a pool that holds no page at all."""
+    tables = f", of which page tables take {format_bytes(table_bytes)}" if table_bytes else ""
+    left = f"the memory budget leaves {format_bytes(budget)}{tables}"
+    return Problem(key=key, message=f"not one page of {format_bytes(page_bytes)} fits: {left}")
+
+
 def too_much(key: str, wanted: int, budget: int, *, tables: int = 0) -> Problem:
     """More was asked for, at ``key``, than the budget leaves, ``tables`` bytes of page tables beside it."""
     beside = f" and {format_bytes(tables)} ({tables:,} bytes) of page tables" if tables else ""

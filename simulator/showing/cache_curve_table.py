@@ -27,10 +27,10 @@ def parse_capacities(text: str | None) -> list[int] | None:
         return None
     sizes: list[int] = []
     for piece in text.split(","):
-        plain = piece.strip()
+        plain = piece.strip().replace("_", "")
         if plain.lower() in ("inf", "infinite", "null"):
             continue  # a pool without limit is always the last point
-        if not plain.isascii() or not plain.replace("_", "").isdigit() or not 0 < int(plain) < 2**40:
+        if not plain.isascii() or not plain.isdigit() or len(plain) > 12 or not int(plain):
             message = f"{piece!r} is no pool size: give numbers of blocks such as 1000,10000"
             raise InputError([Problem(option="--capacity", message=message)])
         sizes.append(int(plain))

@@ -130,7 +130,8 @@ def csv_runs(path: Path) -> Iterator[CsvRows]:
 
     Raises ``InputError`` for an empty file, a header that repeats a name, broken quotes, or a ragged row.
     """
-    reader = csv.reader(text_lines(path), strict=True)
+    # A line break inside quotes belongs to the cell; without it "1<break>0" would read as 10.
+    reader = csv.reader((f"{line}\n" for line in text_lines(path)), strict=True)
     try:
         header = next((row for row in reader if row), None)
         if header is None:

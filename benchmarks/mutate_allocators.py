@@ -1,0 +1,362 @@
+"""Mutation testing of ``simulator/allocators/``: every small mistake, and whether a test notices it.
+
+The tests are collected once. A first pass notes which of them run which lines of the package. Then, for each mutant,
+a forked process replaces the code of the one function that differs and runs the tests that reach the line, quickest
+and most successful first, until one fails; so 3,000 mutants take minutes, not days. Mutants outside of functions are
+imported afresh. Results go to a journal, line by line; the table is printed at the end.
+
+    python benchmarks/mutate_allocators.py --out mutation.jsonl            # all modules
+    python benchmarks/mutate_allocators.py --out mutation.jsonl --module paged --module arena
+    python benchmarks/mutate_allocators.py --out mutation.jsonl --table    # only print what is known
+"""
+
+import argparse
+import gc
+import hashlib
+import importlib.machinery
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mutants import Mutant, mutants, mutated
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "simulator" / "allocators"
+#: files whose tests are about memory; those that run whole engines for long are left out
+TESTS = (
+    "arena buddy compaction_worth conservation contiguous contiguous_model exhaustive_paged exhaustive_contiguous "
+    "exhaustive_cow exhaustive_defrag explain_oom fragmentation_measures mutants_killed observation paged paged_cow "
+    "paged_defrag prefix_cache run_pool scheduler_cases shadow version_rules"
+)
+_ARGUMENTS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", "--no-header", "-W", "ignore")
+
+
+@dataclass
+class Coverage:
+    """Which tests run which lines, how long each takes, and how many mutants each has noticed."""
+
+    items: list[pytest.Item] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    lines: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
+    kills: Counter[str] = field(default_factory=Counter)
+
+    def reaching(self, path: Path, mutant: Mutant, budget_s: float) -> list[pytest.Item]:
+        """Tests of the mutant's line (or, outside of functions, of its file), within ``budget_s`` in all.
+
+        Those that notice much come first, then the quickest.
+        """
+        if mutant.function is not None:
+            names = self.lines.get((path.name, mutant.line), set())
+        else:
+            names = {name for (file, _), run in self.lines.items() if file == path.name for name in run}
+        chosen = [item for item in self.items if item.nodeid in names]
+        chosen.sort(key=lambda item: (-self.kills[item.nodeid], self.seconds[item.nodeid]))
+        taken, total_s = [], 0.0
+        for item in chosen:
+            total_s += self.seconds[item.nodeid]
+            if total_s <= budget_s or not taken:
+                taken.append(item)
+        return taken
+
+    def read(self, path: Path, digests: dict[str, str]) -> None:
+        """Take over what an earlier run noted about test files that are as they were."""
+        known = json.loads(path.read_text()) if path.is_file() else {}
+        for name, (seconds, lines) in known.get("tests", {}).items():
+            file = name.partition("::")[0]
+            if known["digests"].get(file) == digests.get(file):
+                self.seconds[name] = seconds
+                for place in lines:
+                    self.lines[place[0], place[1]].add(name)
+
+    def write(self, path: Path, digests: dict[str, str]) -> None:
+        """Note everything for the next run."""
+        by_test: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for place, names in self.lines.items():
+            for name in names:
+                by_test[name].append(place)
+        tests = {name: [seconds, sorted(by_test[name])] for name, seconds in self.seconds.items()}
+        path.write_text(json.dumps({"digests": digests, "tests": tests}))
+
+
+class Tracer:
+    """A pytest plugin: collects, quietens hypothesis, and notes lines and times of tests that are not known yet."""
+
+    def __init__(self, coverage: Coverage) -> None:
+        self.coverage = coverage
+        self._seen: set[tuple[types.CodeType, int]] = set()
+        self._left: dict[types.CodeType, int] = {}
+
+    def pytest_collection(self) -> None:
+        from hypothesis import HealthCheck, Phase, settings
+
+        # Mistakes need not be shrunk; the same examples each time make the result repeatable.
+        settings.register_profile(
+            "mutation",
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=(Phase.explicit, Phase.generate),
+            suppress_health_check=list(HealthCheck),
+        )
+        settings.load_profile("mutation")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.coverage.items = list(items)
+        items[:] = [item for item in items if item.nodeid not in self.coverage.seconds]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._seen, self._left = set(), {}
+        started = time.perf_counter()
+        sys.settrace(self._enter)
+        try:
+            return (yield)  # type: ignore[misc]
+        finally:
+            sys.settrace(None)
+            self.coverage.seconds[item.nodeid] = time.perf_counter() - started
+            for code, line in self._seen:
+                self.coverage.lines[Path(code.co_filename).name, line].add(item.nodeid)
+
+    def _enter(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        del event, argument
+        code = frame.f_code
+        left = self._left.get(code)
+        if left is None:
+            inside = code.co_filename.startswith(str(PACKAGE))
+            left = self._left[code] = len({line for *_, line in code.co_lines()}) if inside else 0
+        return self._line if left else None
+
+    def _line(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        del event, argument
+        place = frame.f_code, frame.f_lineno
+        if place not in self._seen:
+            self._seen.add(place)
+            self._left[frame.f_code] -= 1
+        return self._line
+
+
+class Runner:
+    """Runs mutants against the tests that ``coverage`` knows, each in a process of its own."""
+
+    def __init__(self, coverage: Coverage, budget_s: float) -> None:
+        self.coverage = coverage
+        self._budget_s = budget_s
+        self._functions: dict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
+        for one in gc.get_objects():
+            if isinstance(one, types.FunctionType) and one.__code__.co_filename.startswith(str(PACKAGE)):
+                code = one.__code__
+                self._functions[Path(code.co_filename).name, code.co_name, code.co_firstlineno].append(one)
+
+    def run(self, path: Path, mutant: Mutant) -> dict[str, Any]:
+        """Whether the mutant was noticed, and by which test."""
+        tests = self.coverage.reaching(path, mutant, self._budget_s)
+        started = time.perf_counter()
+        limit_s = 20 + 4 * sum(self.coverage.seconds[item.nodeid] for item in tests)
+        if not tests:
+            result = "not reached", ""
+        elif mutant.function is None:
+            result = _afresh(path, mutant, tests, limit_s)
+        else:
+            result = self._forked(path, mutant, tests, limit_s)
+        verdict, by = result
+        self.coverage.kills[by] += verdict == "killed"
+        return {"verdict": verdict, "by": by, "tests": len(tests), "seconds": round(time.perf_counter() - started, 2)}
+
+    def _forked(self, path: Path, mutant: Mutant, tests: list[pytest.Item], limit_s: float) -> tuple[str, str]:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            os.setpgid(0, 0)
+            verdict = self._in_child(path, mutant, tests)
+            os.write(writing, verdict.encode())
+            os._exit(0)
+        os.close(writing)
+        ready, _, _ = select.select([reading], [], [], limit_s)
+        answer = os.read(reading, 4096).decode() if ready else ""
+        os.close(reading)
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if not ready:
+            return "killed", "time limit"
+        verdict, _, by = answer.partition("\t")
+        return (verdict, by) if answer else ("killed", "crash")
+
+    def _in_child(self, path: Path, mutant: Mutant, tests: Sequence[pytest.Item]) -> str:
+        from _pytest.runner import runtestprotocol
+
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        try:
+            self._replace_code(path, mutant)
+        except Exception as error:
+            return f"error\t{error!r}"
+        for item, following in zip(tests, [*tests[1:], None], strict=True):
+            for report in runtestprotocol(item, log=False, nextitem=following):
+                if report.failed:
+                    return f"killed\t{item.nodeid}"
+        return "survived\t"
+
+    def _replace_code(self, path: Path, mutant: Mutant) -> None:
+        """Give the mutant's function, wherever it is referred to, the mutant's code."""
+        assert mutant.function is not None
+        code = compile(mutated(path.read_text(), mutant.number), str(path), "exec")
+        new = next(one for one in _codes(code) if (one.co_name, one.co_firstlineno) == mutant.function)
+        functions = self._functions[path.name, *mutant.function]
+        if not functions:
+            raise LookupError(f"no function {mutant.function} is loaded")
+        for one in functions:
+            one.__code__ = new
+
+
+def _afresh(path: Path, mutant: Mutant, tests: Sequence[pytest.Item], limit_s: float) -> tuple[str, str]:
+    """Outside of functions: import again with the mutant in place, and run the tests of the file."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as names:
+        names.write("\n".join(item.nodeid for item in tests))
+        names.flush()
+        words = [sys.executable, __file__, "--static", f"{path}:{mutant.number}:{names.name}"]
+        try:
+            limit_s += 20
+            ended = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, cwd=ROOT, check=False)
+        except subprocess.TimeoutExpired:
+            return "killed", "time limit"
+    return ("survived", "") if ended.returncode == 0 else ("killed", "fresh import")
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            yield from _codes(constant)
+
+
+def run_static(target: str) -> int:
+    """Import the package with one mutant in place and run the tests named in a file."""
+    name, number, names = target.split(":")
+    path = Path(name)
+    original = importlib.machinery.SourceFileLoader.get_code
+
+    def get_code(loader: Any, fullname: str) -> Any:
+        if loader.path == str(path):
+            return compile(mutated(path.read_text(), int(number)), str(path), "exec")
+        return original(loader, fullname)
+
+    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[assignment]
+    return int(pytest.main([*_ARGUMENTS, "-x", f"@{names}"], plugins=[Tracer(Coverage())]))
+
+
+def _files() -> list[str]:
+    return [str(path) for name in TESTS.split() if (path := ROOT / "tests" / f"test_{name}.py").is_file()]
+
+
+def _digests() -> dict[str, str]:
+    """Of each test file, together with the package: as long as it stays, so do the lines that its tests run."""
+    package = b"".join(path.read_bytes() for path in sorted(PACKAGE.glob("*.py")))
+    digests = {}
+    for name in _files():
+        content = hashlib.sha256(package + Path(name).read_bytes()).hexdigest()
+        digests[Path(name).relative_to(ROOT).as_posix()] = content
+    return digests
+
+
+# ---- the journal and the table
+
+
+def key_of(path: Path, mutant: Mutant) -> str:
+    """Names a mutant of a file as it is now; a changed file has other mutants."""
+    text = f"{mutant.number}:{path.name}:{path.read_text()}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_journal(path: Path) -> dict[str, dict[str, Any]]:
+    """The newest entry of each mutant."""
+    if not path.is_file():
+        return {}
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    return {entry["key"]: entry for entry in entries}
+
+
+def table(entries: Iterable[dict[str, Any]]) -> str:
+    """Killed and surviving mutants, module by module, as Markdown."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for entry in entries:
+        counts[entry["module"]][entry["verdict"]] += 1
+        counts["all"][entry["verdict"]] += 1
+    lines = ["| module | mutants | killed | survived | not reached | killed of all |", "|---|---:|---:|---:|---:|---:|"]
+    for module in [*sorted(counts.keys() - {"all"}), "all"]:
+        one = counts[module]
+        share = f"{100 * one['killed'] / one.total():.1f} %"
+        cells = [module, one.total(), one["killed"], one["survived"], one["not reached"] + one["error"], share]
+        lines.append(f"| {' | '.join(f'{cell:,}' if isinstance(cell, int) else cell for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def work(options: argparse.Namespace, paths: Sequence[Path]) -> None:
+    """Run the mutants that the journal does not have."""
+    known = read_journal(options.out)
+    coverage = Coverage()
+    digests = _digests()
+    reached = options.out.with_suffix(".lines.json")
+    coverage.read(reached, digests)
+    code = pytest.main([*_ARGUMENTS, *_files()], plugins=[Tracer(coverage)])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        sys.exit(f"the tests fail without any mutant (pytest ended with {int(code)})")
+    coverage.write(reached, digests)
+    runner = Runner(coverage, options.budget_s)
+    with options.out.open("a") as journal:
+        for key, path, mutant in _queue(paths):
+            if key in known and (not options.again or known[key]["verdict"] == "killed"):
+                continue
+            found = {"key": key, "module": path.stem, "line": mutant.line, "what": mutant.what}
+            found |= runner.run(path, mutant)
+            journal.write(json.dumps(found) + "\n")
+            journal.flush()
+
+
+def _queue(paths: Sequence[Path]) -> list[tuple[str, Path, Mutant]]:
+    """Mutants in an order as good as random, so that a run cut short is a fair sample; slow ones come last."""
+    jobs = [(key_of(path, mutant), path, mutant) for path in paths for mutant in mutants(path.read_text())]
+    return sorted(jobs, key=lambda job: (job[2].function is None, job[0]))
+
+
+def main() -> None:
+    """Parse the options, work, print the table and what survived."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("mutation.jsonl"), help="journal; goes on where it stopped")
+    parser.add_argument("--module", action="append", help="only this module of the package; repeatable")
+    parser.add_argument("--budget-s", type=float, default=20.0, help="seconds of tests for one mutant")
+    parser.add_argument("--again", action="store_true", help="try again those that were not killed")
+    parser.add_argument("--table", action="store_true", help="only print what the journal knows")
+    parser.add_argument("--static", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.static:
+        sys.exit(run_static(options.static))
+    paths = [path for path in sorted(PACKAGE.glob("*.py")) if not options.module or path.stem in options.module]
+    if not options.table:
+        work(options, paths)
+    known = read_journal(options.out)
+    keys = [key_of(path, mutant) for path in paths for mutant in mutants(path.read_text())]
+    entries = [known[key] for key in keys if key in known]
+    for entry in entries:
+        if entry["verdict"] != "killed":
+            print(f"{entry['verdict']}: {entry['module']}.py:{entry['line']}: {entry['what']} {entry['by']}")
+    print(table(entries))
+
+
+if __name__ == "__main__":
+    main()
