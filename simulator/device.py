@@ -44,7 +44,10 @@ class Sourced(Config, Generic[T]):
     @model_validator(mode="before")
     @classmethod
     def _bare(cls, data: Any) -> Any:
-        return data if isinstance(data, (dict, Sourced)) else {"value": data}
+        fields = data if isinstance(data, (dict, Sourced)) else {"value": data}
+        if isinstance(fields, dict) and isinstance(fields.get("value"), bool):
+            raise ValueError("found true or false, but this is no yes-or-no key")
+        return fields
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -99,7 +99,8 @@ def _step(node: Any, part: str, path: KeyPath, option: str, root: type[BaseModel
         raise _error(option, f"{dotted(path)} is {shown(node)}, which has no keys below it")
     if not part.isascii() or not part.isdigit() or int(part[:9]) >= len(node):
         allowed = f"0 to {len(node) - 1}" if node else "none, it is empty"
-        raise _error(option, f"{dotted(path)} is a list: {part!r} is not an index of it (allowed: {allowed})")
+        found = f"{printable(part)!r} is not an index of it"
+        raise _error(option, f"{dotted(path)} is a list: {found} (allowed: {allowed})")
     return int(part)
 
 
