@@ -12,8 +12,8 @@ from simulator.serving.pool import build_allocator
 from simulator.simulation import pool_parts, run_one
 
 SCENARIO = """
-device: {preset: 910B3, count: 1, hbm_bytes: 4TiB, hbm_usable_bytes: 4TiB}
-model: {preset: llama-3.1-8b}
+device: {preset: 910B3, count: 1}
+model: {preset: llama-3.2-1b}
 workload: {}
 engine: {profile: vllm-0.11, max_num_seqs: 128, max_num_batched_tokens: 8192, max_model_len: 131072, step_time: 35ms}
 allocators: []
