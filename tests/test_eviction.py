@@ -22,6 +22,8 @@ from simulator.errors import InputError
 from simulator.scenario import parse_scenario
 from simulator.simulation import simulate
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 LEAF_POLICIES: tuple[EvictionPolicy, ...] = ("lfu", "fifo", "mru", "filo", "priority")
 
 # ---- contents

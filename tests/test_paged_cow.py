@@ -10,13 +10,15 @@ import pytest
 from cow_world import Sequence, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from scipy.stats import gamma
 
 from simulator.allocators.paged import PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.sharing import RULES, SharingRules
 from simulator.units import ceil_div
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 #: layers that do not divide evenly among the two tables of the window group, as in Gemma 3 27B
 HYBRID = PageLayout(3, 3 * 7 + 8, (PageGroup(6), PageGroup(13, copies=2, window_tokens=6)))
@@ -155,8 +157,8 @@ class SharingMachine(RuleBasedStateMachine):
             self.player.end()
 
 
-TestSharingMachine = SharingMachine.TestCase
-TestSharingMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def test_random_operations_keep_every_law() -> None:
+    run_state_machine_as_test(SharingMachine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
 
 
 def play_randomly(world: World, moves: int, seed: int, check_every: int) -> None:

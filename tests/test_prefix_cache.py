@@ -16,6 +16,8 @@ from simulator.allocators.paged import plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.prefix_cache import SharedPages
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 TRACE = Path(__file__).parents[1] / "simulator/presets/traces/mooncake_fast25_conversation.jsonl.gz"
 
 

@@ -8,6 +8,10 @@ position by number. Per page that is three integers of four bytes and no object 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
+from simulator.allocators.bulk import BULK_PAGES, Pages, append, count_last, page_array, view
+
 Span = tuple[int, int, int]
 """``(name, first, last)``: the pages ``first .. last - 1`` of the line ``name``."""
 
@@ -38,6 +42,11 @@ class Line:
         else:
             column.pop()
             self.trim()
+
+    def leave_many(self, positions: Pages) -> None:
+        """As ``leave`` for each of ``positions``."""
+        view(self.pages)[positions - self.first] = _NONE
+        del self.pages[count_last(self.pages, _NONE) :]
 
     def trim(self) -> None:
         """Let the column end with a page."""
@@ -107,8 +116,13 @@ class ContentIndex:
             start += last - first
         assert start == len(pages), f"{len(pages)} pages for {start} names"
 
-    def forget(self, pages: Iterable[int]) -> int:
+    def forget(self, pages: Sequence[int]) -> int:
         """The contents of ``pages`` will be overwritten; how many of them were known."""
+        if len(pages) >= BULK_PAGES:
+            return self._forget_many(page_array(pages))
+        return self._forget(pages)
+
+    def _forget(self, pages: Iterable[int]) -> int:
         line_of, positions, numbered = self.line_of, self._position, self._numbered
         forgotten = 0
         for page in pages:
@@ -125,6 +139,28 @@ class ContentIndex:
                 self._forget_one_of_equals(line, positions[page], page)
             else:
                 line.leave(positions[page])
+        return forgotten
+
+    def _forget_many(self, pages: Pages) -> int:
+        """Neighbours that belong to one line are forgotten together."""
+        numbers = view(self.line_of)[pages]
+        starts = np.flatnonzero(np.diff(numbers, prepend=-2)).tolist()
+        forgotten = 0
+        for start, stop in zip(starts, [*starts[1:], len(pages)], strict=True):
+            number, part = int(numbers[start]), pages[start:stop]
+            if number < 0:
+                continue
+            line = self._numbered[number]
+            if len(part) < line.known and (line.twins or len(part) < BULK_PAGES):
+                forgotten += self._forget(part.tolist())
+                continue
+            forgotten += len(part)
+            line.known -= len(part)
+            view(self.line_of)[part] = _NONE
+            if not line.known:
+                self._end(line)
+            else:
+                line.leave_many(view(self._position)[part])
         return forgotten
 
     # ---- looking, for checks
@@ -160,6 +196,8 @@ class ContentIndex:
         at = first - line.first
         if at > len(column):
             column.extend(array("i", (_NONE,)) * (at - len(column)))
+        if at == len(column) and len(pages) >= BULK_PAGES and self._put_new(line, first, page_array(pages)):
+            return
         fresh = len(column)
         known = line.known
         for position, page in enumerate(pages, first):
@@ -179,6 +217,17 @@ class ContentIndex:
             line.trim()
             if not known:
                 self._end(line)
+
+    def _put_new(self, line: Line, first: int, pages: Pages) -> bool:
+        """``_put`` at the end of a line if the content of none of ``pages`` is known; whether it is so."""
+        line_of = view(self.line_of)
+        if (line_of[pages] >= 0).any():
+            return False
+        line_of[pages] = line.number
+        view(self._position)[pages] = np.arange(first, first + len(pages))
+        append(line.pages, pages)
+        line.known += len(pages)
+        return True
 
     def _begin(self, name: int, first: int) -> Line:
         if self._spare:

@@ -23,6 +23,9 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+
+from simulator.allocators.bulk import BULK_PAGES, page_array, view
 from simulator.config import EvictionPolicy
 
 #: entries of a queue below which it is not worth cleaning up
@@ -95,9 +98,12 @@ class ReleaseQueue:
         numbers = self._number
         number = self._base + len(self._entries)
         self._entries.extend(pages)
-        for page in pages:
-            numbers[page] = number
-            number += 1
+        if len(pages) >= BULK_PAGES:
+            view(numbers)[page_array(pages)] = np.arange(number, number + len(pages))
+        else:
+            for page in pages:
+                numbers[page] = number
+                number += 1
         self.count += len(pages)
         if len(self._entries) > 2 * self.count + _SMALL:
             self._sweep()
@@ -110,8 +116,8 @@ class ReleaseQueue:
 
     def take(self, count: int) -> list[int]:
         """The ``count`` pages released longest ago."""
+        taken = self._take_many(count) if count >= BULK_PAGES else []
         entries, numbers, base, at = self._entries, self._number, self._base, self._taken
-        taken: list[int] = []
         while len(taken) < count:
             page = entries[at]
             if numbers[page] == base + at:
@@ -122,6 +128,16 @@ class ReleaseQueue:
         self.count -= count
         if at > self.count + _SMALL:
             self._sweep()
+        return taken
+
+    def _take_many(self, count: int) -> list[int]:
+        """Those of the first ``count`` entries that count."""
+        first, base = self._taken, self._base
+        pages, numbers = view(self._entries)[first : first + count], view(self._number)
+        pages = pages[numbers[pages] == np.arange(base + first, base + first + len(pages))]
+        numbers[pages] = -1
+        self._taken = min(first + count, len(self._entries))
+        taken: list[int] = pages.tolist()
         return taken
 
     def _sweep(self) -> None:

@@ -11,6 +11,7 @@ a page.
 from array import array
 from collections.abc import Iterable, Sequence
 
+from simulator.allocators.bulk import BULK_PAGES, page_array, view
 from simulator.allocators.content_index import ContentIndex, Span
 from simulator.allocators.eviction import eviction_order
 from simulator.allocators.page_pool import PagePool
@@ -58,14 +59,26 @@ class SharedPages(PagePool):
             self._cover(self._fresh)
         if len(taken) < count:
             taken += self._reclaim(count - len(taken))
+        self.total_references += count
+        if count >= BULK_PAGES:
+            view(self.references)[page_array(taken)] = 1
+            return taken
         references = self.references
         for page in taken:
             references[page] = 1
-        self.total_references += count
         return taken
 
     def share(self, pages: Sequence[int], *, priority: int = 0) -> int:
         """One more reference to each page, of a request of ``priority``; how many had none (were cached) before."""
+        released = self._released
+        revived = self._refer_to_many(pages) if len(pages) >= BULK_PAGES else self._refer_to(pages)
+        if released.watches_use:
+            released.used(pages, priority=priority)
+        self.cached_pages -= revived
+        self.total_references += len(pages)
+        return revived
+
+    def _refer_to(self, pages: Sequence[int]) -> int:
         revived = 0
         references, released = self.references, self._released
         for page in pages:
@@ -73,17 +86,34 @@ class SharedPages(PagePool):
                 released.remove(page)
                 revived += 1
             references[page] += 1
-        if released.watches_use:
-            released.used(pages, priority=priority)
-        self.cached_pages -= revived
-        self.total_references += len(pages)
         return revived
+
+    def _refer_to_many(self, pages: Sequence[int]) -> int:
+        at, references = page_array(pages), view(self.references)
+        cached = at[references[at] == 0].tolist()
+        for page in cached:
+            self._released.remove(page)
+        references[at] += 1
+        return len(cached)
 
     def drop(self, pages: Sequence[int], request_id: int) -> int:
         """One reference less to each page, in this order; how many of them have none left.
 
         Raises ``AssertionError`` naming the request and the page if nobody holds it.
         """
+        gone = self._let_go_of_many(pages) if len(pages) >= BULK_PAGES else None
+        kept, unknown, cached = gone or self._let_go_of(pages, request_id)
+        if kept:
+            self._released.extend(kept)
+        if unknown:
+            # of one release, the page released first is reused first
+            self.give(reversed(unknown))
+        self.cached_pages += cached
+        self.total_references -= len(pages)
+        return len(kept) + len(unknown)
+
+    def _let_go_of(self, pages: Sequence[int], request_id: int) -> tuple[list[int], list[int], int]:
+        """Of the pages that have no reference left: those that queue up, the others, and how many of all are known."""
         references, line_of = self.references, self.contents.line_of
         one_queue = self.order == "fifo"
         kept: list[int] = []
@@ -102,14 +132,21 @@ class SharedPages(PagePool):
                 kept.append(page)
             else:
                 unknown.append(page)
-        if kept:
-            self._released.extend(kept)
-        if unknown:
-            # of one release, the page released first is reused first
-            self.give(reversed(unknown))
-        self.cached_pages += cached
-        self.total_references -= len(pages)
-        return len(kept) + len(unknown)
+        return kept, unknown, cached
+
+    def _let_go_of_many(self, pages: Sequence[int]) -> tuple[list[int], list[int], int] | None:
+        """``_let_go_of``, unless somebody holds one of them no more."""
+        at, references = page_array(pages), view(self.references)
+        left = references[at] - 1
+        if left.min() < 0:
+            return None
+        references[at] = left
+        free = at[left == 0]
+        known = view(self.contents.line_of)[free] >= 0
+        if self.order == "fifo":
+            return free.tolist(), [], int(known.sum())
+        kept: list[int] = free[known].tolist()
+        return kept, free[~known].tolist(), len(kept)
 
     # ---- content
 
