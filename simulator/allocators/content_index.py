@@ -110,11 +110,40 @@ class ContentIndex:
 
     def name(self, pages: Sequence[int], spans: Iterable[Span]) -> None:
         """Record the content of ``pages``, in order, where it is not known; who was found stays the one."""
+        if len(pages) >= BULK_PAGES:
+            at = page_array(pages)
+            if (view(self.line_of)[at] < 0).all():
+                self._name_many(at, spans)
+                return
         start = 0
         for name, first, last in spans:
             self._put(name, first, pages[start : start + last - first])
             start += last - first
         assert start == len(pages), f"{len(pages)} pages for {start} names"
+
+    def _name_many(self, pages: Pages, spans: Iterable[Span]) -> None:
+        """``name`` for pages of which none is known: spans that continue their lines are copied as they are."""
+        numbers: list[int] = []
+        firsts: list[int] = []
+        counts: list[int] = []
+        start = 0
+        for name, first, last in spans:
+            line, part = self._lines.get(name) or self._begin(name, first), pages[start : start + last - first]
+            if first - line.first == len(line.pages):
+                append(line.pages, part)
+                line.known += len(part)
+                numbers.append(line.number)
+            else:
+                self._put(name, first, part.tolist())
+                numbers.append(_NONE)
+            firsts.append(first - start)
+            counts.append(len(part))
+            start += len(part)
+        assert start == len(pages), f"{len(pages)} pages for {start} names"
+        number, position = np.repeat(numbers, counts), np.repeat(firsts, counts) + np.arange(start)
+        copied = number >= 0
+        view(self.line_of)[pages[copied]] = number[copied]
+        view(self._position)[pages[copied]] = position[copied]
 
     def forget(self, pages: Sequence[int]) -> int:
         """The contents of ``pages`` will be overwritten; how many of them were known."""
@@ -196,8 +225,6 @@ class ContentIndex:
         at = first - line.first
         if at > len(column):
             column.extend(array("i", (_NONE,)) * (at - len(column)))
-        if at == len(column) and len(pages) >= BULK_PAGES and self._put_new(line, first, page_array(pages)):
-            return
         fresh = len(column)
         known = line.known
         for position, page in enumerate(pages, first):
@@ -217,17 +244,6 @@ class ContentIndex:
             line.trim()
             if not known:
                 self._end(line)
-
-    def _put_new(self, line: Line, first: int, pages: Pages) -> bool:
-        """``_put`` at the end of a line if the content of none of ``pages`` is known; whether it is so."""
-        line_of = view(self.line_of)
-        if (line_of[pages] >= 0).any():
-            return False
-        line_of[pages] = line.number
-        view(self._position)[pages] = np.arange(first, first + len(pages))
-        append(line.pages, pages)
-        line.known += len(pages)
-        return True
 
     def _begin(self, name: int, first: int) -> Line:
         if self._spare:

@@ -142,12 +142,13 @@ class ReleaseQueue:
 
     def _sweep(self) -> None:
         """Keep only entries that count."""
-        live = array("i", self)
+        first, numbers = self._base + self._taken, view(self._number)
         # numbers go on from the last one, so that no old entry can be taken for a new one
         self._base += len(self._entries)
-        self._entries, self._taken = live, 0
-        for number, page in enumerate(live, self._base):
-            self._number[page] = number
+        pages = view(self._entries)[self._taken :]
+        live = pages[numbers[pages] == np.arange(first, self._base)]
+        numbers[live] = np.arange(self._base, self._base + len(live))
+        self._entries, self._taken = array("i", live.tobytes()), 0
 
 
 class LeafOrder:

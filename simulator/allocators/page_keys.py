@@ -44,6 +44,9 @@ class SharedDemand(Protocol):
 def content_spans(demand: SharedDemand, first_page: int, last_page: int, page_tokens: int) -> Iterator[Span]:
     """Contents of the pages ``first_page .. last_page - 1`` of a sequence, in order. O(segments touched)."""
     page = first_page
+    if first_page * page_tokens >= demand.prompt_tokens:
+        yield _private(demand.request_id, demand.sample + 1), first_page, last_page
+        return
     for name, end in _names(demand, (first_page + 1) * page_tokens):
         stop = min(end // page_tokens, last_page)
         if stop > page:

@@ -58,6 +58,9 @@ class PagedCowAllocator(SharedTables):
         self.rules = rules
         self.enable_prefix_caching = self.caches_prefixes = enable_prefix_caching
         self._names_one_by_one = rules.deduplicate or rules.computed_next_step
+        # a page is named when the next one is taken, never in the step that begins it
+        self._grows_simply = self._row_pages == 1 and layout.page_tokens > 1 and not self._windowed
+        self._grows_simply = self._grows_simply and not self._names_one_by_one
         self._uncomputed: set[int] = set()
         # demand, known tokens, version of the pages, answer: a blocked request asks again at every step
         self._hits_asked: tuple[Demand, int, int, Hits] | None = None
@@ -126,6 +129,22 @@ class PagedCowAllocator(SharedTables):
         known_tokens = max(cast(SharedDemand, holding.demand).target_tokens, start + 1)
         self.register(holding, min(tokens, known_tokens))
         return True
+
+    def grow_each(self, holdings: list[Holding]) -> None:
+        # One new page each and one that has become full: what decoding asks for all the time.
+        if not self._grows_simply or any(map(_writes_into_shared, holdings)):
+            for holding in holdings:
+                grown = self.grow(holding, holding.capacity_tokens + 1)
+                assert grown, f"request {holding.demand.request_id} was sure to grow"
+            return
+        for holding in holdings:
+            self.register(holding, holding.capacity_tokens)
+        for holding, page in zip(holdings, self._take(len(holdings)), strict=True):
+            assert isinstance(holding, CowHolding)
+            holding.tables[0].append(page)
+            self._set_held(holding, holding.held_tokens + self.layout.page_tokens)
+            holding.capacity_tokens = holding.held_tokens
+        self._count(0, owned=len(holdings))
 
     def fork(self, parent: Holding, demand: Demand, tokens: int) -> CowHolding:
         """A second sequence with the ``tokens`` tokens that ``parent`` has now. Takes no page."""
@@ -297,3 +316,9 @@ class PagedCowAllocator(SharedTables):
         super()._restore(moved, pages)
         for holding, copy in moved:
             self.register(holding, copy.registered * self.layout.page_tokens)
+
+
+def _writes_into_shared(holding: Holding) -> bool:
+    """Whether the next token of ``holding`` goes to a page that others read, or that was hit and is computed again."""
+    assert isinstance(holding, CowHolding)
+    return holding.shared_tail is not None or holding.early_tokens > 0
