@@ -140,6 +140,11 @@ class ContentIndex:
             counts.append(len(part))
             start += len(part)
         assert start == len(pages), f"{len(pages)} pages for {start} names"
+        if len(numbers) == 1:
+            if numbers[0] >= 0:
+                view(self.line_of)[pages] = numbers[0]
+                view(self._position)[pages] = np.arange(firsts[0], firsts[0] + start)
+            return
         number, position = np.repeat(numbers, counts), np.repeat(firsts, counts) + np.arange(start)
         copied = number >= 0
         view(self.line_of)[pages[copied]] = number[copied]
@@ -173,10 +178,11 @@ class ContentIndex:
     def _forget_many(self, pages: Pages) -> int:
         """Neighbours that belong to one line are forgotten together."""
         numbers = view(self.line_of)[pages]
-        starts = np.flatnonzero(np.diff(numbers, prepend=-2)).tolist()
-        forgotten = 0
-        for start, stop in zip(starts, [*starts[1:], len(pages)], strict=True):
+        stops = [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(pages)]
+        forgotten = start = 0
+        for stop in stops:
             number, part = int(numbers[start]), pages[start:stop]
+            start = stop
             if number < 0:
                 continue
             line = self._numbered[number]
