@@ -21,7 +21,7 @@ from simulator.showing.plots.style import styled, svg_bytes
 DOCS = Path(__file__).parent
 PICTURES = DOCS / "img" / "kernel"
 DEVICES = ("910B1", "910B2", "910B3", "910B4", "910C")
-LAUNCHES = 200
+LAUNCHES = 400
 BLOCK = re.compile(r"(```text\n\$ simulate ([^\n]+)\n).*?(?=```)", re.DOTALL)
 
 

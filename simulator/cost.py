@@ -13,7 +13,7 @@ from simulator.device import Device
 from simulator.kernels import roofline
 from simulator.kernels.decode_attention import attention_seconds, group_attention
 from simulator.kernels.stages import StageCost, breakdown
-from simulator.kernels.step_load import StepLoad
+from simulator.kernels.step_load import Lengths, StepLoad
 from simulator.kernels.tiles import KernelOptions
 from simulator.models.model_shape import Model, kv_dtype_bytes
 from simulator.units import NS_PER_S
@@ -122,7 +122,7 @@ class StepCost:
             load.decode_context_tokens,
             load.decode_pages,
             load.decode_windowed_tokens,
-            load.decode_longest_tokens,
+            load.decode_lengths,
         )
         if prefill_tokens == 0:
             return base + attention
@@ -134,33 +134,36 @@ class StepCost:
         return base + attention + prefill
 
     def decode_ns(
-        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0, longest_tokens: int = 0
+        self,
+        sequences: int,
+        context_tokens: int,
+        pages: int,
+        windowed_tokens: int = 0,
+        lengths: Lengths | None = None,
     ) -> int:
         """``step_ns`` of a step that only decodes: every sequence gains one token and is sampled."""
         if self._step_ns is not None:
             return self._step_ns
         base = self._base(sequences, sequences, sequences)
-        attention = self._attention(sequences, context_tokens, pages, windowed_tokens, longest_tokens)
+        attention = self._attention(sequences, context_tokens, pages, windowed_tokens, lengths)
         nanoseconds = round((base + attention) * NS_PER_S)
         return nanoseconds if nanoseconds > 1 else 1
 
     def decode_ns_array(
-        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, longest_tokens: Any
+        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, lengths: Lengths | None
     ) -> Any:
         """``decode_ns`` of many steps of as many sequences: int64 arrays of sums in, int64 nanoseconds out."""
         import numpy as np
 
         if self._step_ns is not None:
             return np.full(np.shape(context_tokens), self._step_ns, np.int64)
-        if len(context_tokens) < SHORT_ARRAY:
-            columns = (context_tokens, pages, windowed_tokens, longest_tokens)
+        if len(context_tokens) < SHORT_ARRAY and not any(group.kernel.needs_lengths for group in self.groups):
+            columns = (context_tokens, pages, windowed_tokens)
             rows = zip(*(column.tolist() for column in columns), strict=True)
             return np.array([self.decode_ns(sequences, *sums) for sums in rows], np.int64)
         attention = np.zeros(np.shape(context_tokens))
         for group in self.groups:
-            attention = attention + group.seconds_array(
-                sequences, context_tokens, pages, windowed_tokens, longest_tokens
-            )
+            attention = attention + group.seconds_array(sequences, context_tokens, pages, windowed_tokens, lengths)
         seconds = self._base(sequences, sequences, sequences) + attention
         return np.maximum(1, np.rint(seconds * NS_PER_S).astype(np.int64))
 

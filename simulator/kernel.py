@@ -6,11 +6,11 @@ cores in equal contiguous shares (split-KV, as FlashDecoding does), so the launc
 with the most steps: the longest of the three stages plus the time to fill and drain the other two, or their
 sum when the tile buffer holds one tile. ``kernel_cycles`` plays the same launch event by event.
 
-Only sums over the batch enter (sequences, tokens, pages) and, when one tile buffer lets nothing overlap, the longest
-context, so the cost of a step is O(1) in the batch size.
+Sums over the batch (sequences, tokens, pages) give its time in O(1), whatever the batch size (``mean_share``). They
+leave open which sequences a core has; with every context known each core's share is (``kernel_known``), in O(batch).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,10 +20,8 @@ from simulator.kernels.compute import TileCompute, tile_compute
 from simulator.kernels.dma import Dma, make_dma
 from simulator.kernels.kernel_fast import Seconds, fast_array, fast_seconds
 from simulator.kernels.kernel_form import KernelForm, Timing
-from simulator.kernels.kernel_known import known_seconds
-from simulator.kernels.kernel_serial import is_serial, serial_timing
-from simulator.kernels.kernel_serial_fast import serial_seconds
-from simulator.kernels.kernel_share import exact_shares, mean_share
+from simulator.kernels.kernel_share import mean_share
+from simulator.kernels.step_load import Lengths
 from simulator.kernels.tiles import QUERY_BYTES, TABLE_ENTRY_BYTES, AttentionShape, KernelOptions, TilePlan, plan_tiles
 
 
@@ -53,12 +51,21 @@ class Stages:
 
 
 class PagedKernel:
-    """The launch of one layer's decode attention: its tile plan, its stage times, its cost."""
+    """The launch of one layer's decode attention: its tile plan, its stage times, its cost.
+
+    A sequence is read from its last ``window`` tokens on, from its first one when that is 0.
+    """
 
     def __init__(
-        self, device: Device, shape: AttentionShape, *, page_tokens: int, options: KernelOptions | None = None
+        self,
+        device: Device,
+        shape: AttentionShape,
+        *,
+        page_tokens: int,
+        options: KernelOptions | None = None,
+        window: int = 0,
     ) -> None:
-        self.device, self.shape = device, shape
+        self.device, self.shape, self.window = device, shape, window
         self.options = options or KernelOptions()
         self.plan: TilePlan = plan_tiles(device, shape, self.options, page_tokens)
         plan = self.plan
@@ -84,38 +91,45 @@ class PagedKernel:
             step_token_bytes=shape.token_bytes / plan.steps_per_group,
             query_bytes=self.query_bytes,
         )
-        #: ``seconds`` of at least one sequence, for inner loops
-        self.serial = is_serial(self.form)
-        fast = serial_seconds(self.form, device.cores) if self.serial else fast_seconds(self.form, device.cores)
-        self.launch_seconds: Seconds = fast or self._form_seconds
-        self._usual = fast is not None and not self.serial
+        #: ``seconds`` of at least one sequence by sums, for inner loops
+        self.sums_seconds: Seconds = fast_seconds(self.form, device.cores) or self._form_seconds
+        self._usual = self.sums_seconds != self._form_seconds
+        #: whether sums mislead, even about equal sequences: with one tile buffer, or with many
+        self.needs_lengths = plan.buffers != 2
 
-    def seconds(self, sequences: int, tokens: float, pages: float, longest: float = 0.0) -> float:
+    def seconds(self, sequences: int, tokens: float, pages: float, lengths: Lengths | None = None) -> float:
         """Seconds of one launch, without its launch cost; 0 for no sequence.
 
-        ``tokens`` and ``pages`` are sums over the sequences: what each reads, its new token included. ``longest`` is
-        the tokens of the longest, 0 when all read as many; it counts when there is one tile buffer.
+        ``tokens`` and ``pages`` are sums over the sequences: what each reads, its new token included. ``lengths`` tells
+        the sequences apart; without it the batch is judged by the sums (where these mislead, as equal sequences).
         """
-        return self.launch_seconds(sequences, tokens, pages, longest) if sequences else 0.0
+        if not sequences:
+            return 0.0
+        if lengths is None and not self.needs_lengths:
+            return self.sums_seconds(sequences, tokens, pages)
+        contexts = self._equal(sequences, tokens) if lengths is None else lengths()
+        return float(self.seconds_of(contexts)[0])
 
-    def _form_seconds(self, sequences: int, tokens: float, pages: float, longest: float) -> float:
-        return float(self.timing(sequences, tokens, pages, longest).total_s)
+    def _form_seconds(self, sequences: int, tokens: float, pages: float) -> float:
+        return float(self.timing(sequences, tokens, pages).total_s)
 
-    def timing(self, sequences: int, tokens: float, pages: float, longest: float = 0.0) -> Timing:
-        """Stage times of the busiest core, for the sums of ``seconds`` and at least one sequence."""
-        if self.serial:
-            return serial_timing(self.form, self.device.cores, (sequences, tokens, pages, longest))
+    def timing(self, sequences: int, tokens: float, pages: float) -> Timing:
+        """Stage times of the busiest core by sums of at least one sequence."""
         return self.form.timing(mean_share(self.plan, self.device.cores, (sequences, tokens, pages)))
 
-    def seconds_array(self, sequences: int, tokens: Any, pages: Any, longest: Any = 0.0) -> Any:
-        """``seconds`` for arrays of tokens, pages and longest, bit for bit the same."""
+    def seconds_array(self, sequences: int, tokens: Any, pages: Any, lengths: Lengths | None = None) -> Any:
+        """``seconds`` for arrays of tokens and pages, bit for bit the same."""
         import numpy as np
 
         if sequences == 0:
             return np.zeros(np.shape(tokens))
-        if self.serial:
-            launch = (sequences, tokens, pages, longest)
-            return np.broadcast_to(serial_timing(self.form, self.device.cores, launch).total_s, np.shape(tokens))
+        if lengths is None and not self.needs_lengths:
+            return self._sums_array(sequences, tokens, pages)
+        return self.seconds_of(self._equal(sequences, tokens) if lengths is None else lengths())
+
+    def _sums_array(self, sequences: int, tokens: Any, pages: Any) -> Any:
+        import numpy as np
+
         if self._usual and np.ndim(pages) == 1 and len(pages) and (pages == pages[0]).all():
             return self._fast_array(sequences, tokens.astype(float), pages[0].item())
         sums = (sequences, tokens, pages)
@@ -126,28 +140,30 @@ class PagedKernel:
     def _fast_array(self) -> Callable[[int, Any, float], Any]:
         return fast_array(self.form, self.device.cores)
 
-    def seconds_of(self, contexts: Sequence[int]) -> float:
-        """Seconds of one launch over sequences of ``contexts`` tokens, every core's share taken exactly."""
+    def _equal(self, sequences: int, tokens: Any) -> Any:
+        """Contexts of sequences as equal as ``tokens`` of all can be shared out, a row an entry."""
         import numpy as np
 
-        if not len(contexts):
-            return 0.0
-        if self.serial:
-            return known_seconds(self.form, self.device.cores, contexts)
-        share = exact_shares(self.plan, self.device.cores, contexts)
-        return float(np.max(self.form.timing(share, np.maximum).total_s))
+        whole, over = np.divmod(np.rint(np.reshape(tokens, (-1, 1))).astype(np.int64), sequences)
+        return np.maximum(whole + (np.arange(sequences) < over), 1)
 
-    def stages(self, sequences: int, tokens: float, pages: float, longest: float = 0.0) -> Stages:
+    def seconds_of(self, contexts: Any) -> Any:
+        """Seconds of a launch over the sequences of each row of ``contexts``: one entry a row."""
+        from simulator.kernels.kernel_known import known_seconds
+
+        return known_seconds(self.form, self.device.cores, contexts, self.window)
+
+    def stages(self, sequences: int, tokens: float, pages: float, lengths: Lengths | None = None) -> Stages:
         """The three stages on the busiest core and what bounds the launch."""
         if sequences == 0:
             return Stages(lookup_s=0.0, scalar_s=0.0, dma_s=0.0, compute_s=0.0, total_s=0.0, bound="none")
-        timing = self.timing(sequences, tokens, pages, longest)
+        timing = self.timing(sequences, tokens, pages)
         return Stages(
             lookup_s=timing.lookup_s,
             scalar_s=timing.scalar_s,
             dma_s=timing.dma_s,
             compute_s=timing.compute_s,
-            total_s=timing.total_s,
+            total_s=self.seconds(sequences, tokens, pages, lengths),
             bound=self._bound(timing),
         )
 

@@ -119,7 +119,7 @@ class Scheduler(Growing):
             load.decode_context_tokens = batch.context_tokens(step)
             load.decode_pages = batch.pages(step)
             load.decode_windowed_tokens = batch.windowed_tokens(step)
-            load.decode_longest_tokens = batch.longest_tokens(step)
+            load.decode_lengths = batch.lengths(step)
             load.sampled_sequences += batch.size
         self._charge_work()
 

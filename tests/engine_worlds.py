@@ -17,12 +17,20 @@ from simulator.allocators.sharing import RULES
 from simulator.config import ContiguousConfig, DefragTrigger, EngineConfig, RouterConfig
 from simulator.engine import Engine, EngineRun
 from simulator.fleet import Fleet, FleetRun
-from simulator.kernels.step_load import StepLoad
+from simulator.kernels.step_load import Lengths, StepLoad
 from simulator.serving.replay import Replay
 from simulator.serving.router import router_of
 from simulator.traffic.requests import ClosedLoop, Prefixes, Requests
 
 BYTES_PER_TOKEN = 16
+
+
+def told(lengths: Lengths | None) -> Any:
+    """A number that depends on every sequence and on their order, an entry a step."""
+    if lengths is None:
+        return np.zeros(1, np.int64)
+    rows = lengths()
+    return rows @ np.arange(1, rows.shape[1] + 1)
 
 
 class PlainCost:
@@ -35,21 +43,22 @@ class PlainCost:
             + load.decode_context_tokens
             + 3 * load.decode_pages
             + load.decode_windowed_tokens
-            + 5 * load.decode_longest_tokens
+            + int(told(load.decode_lengths)[0])
             + 20 * load.prefill_tokens
             + load.prefill_pairs
             + self.memory_ns(load.copied_bytes, load.swapped_bytes, load.allocator_cycles)
         )
 
     def decode_ns(
-        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0, longest_tokens: int = 0
+        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0, lengths: Lengths | None = None
     ) -> int:
-        return 1000 + 10 * sequences + context_tokens + 3 * pages + windowed_tokens + 5 * longest_tokens
+        plain = 1000 + 10 * sequences + context_tokens + 3 * pages + windowed_tokens
+        return plain + int(told(lengths)[0])
 
     def decode_ns_array(
-        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, longest_tokens: Any
+        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, lengths: Lengths | None
     ) -> Any:
-        return self.decode_ns(sequences, context_tokens, pages, windowed_tokens, longest_tokens)
+        return 1000 + 10 * sequences + context_tokens + 3 * pages + windowed_tokens + told(lengths)
 
     def memory_ns(self, copied_bytes: int, swapped_bytes: int, allocator_cycles: int) -> int:
         return copied_bytes // 7 + swapped_bytes // 3 + allocator_cycles
@@ -65,12 +74,12 @@ class FixedCost(PlainCost):
         return self.step
 
     def decode_ns(
-        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0, longest_tokens: int = 0
+        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0, lengths: Lengths | None = None
     ) -> int:
         return self.step
 
     def decode_ns_array(
-        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, longest_tokens: Any
+        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, lengths: Lengths | None
     ) -> Any:
         return np.full(len(context_tokens), self.step)
 

@@ -12,6 +12,7 @@ from simulator.config import EngineConfig
 from simulator.cost import StepCost, StepLoad
 from simulator.device import Device, DeviceConfig, load_device
 from simulator.kernels.stages import STAGES
+from simulator.kernels.step_load import known_lengths
 from simulator.model import Model, ModelConfig, load_model
 from simulator.units import ceil_div
 
@@ -37,7 +38,7 @@ def decode_load(contexts: list[int], page: int = 128, window: int | None = None)
         decode_context_tokens=sum(contexts),
         decode_pages=sum(ceil_div(context, page) for context in contexts),
         decode_windowed_tokens=0 if window is None else sum(min(context, window) for context in contexts),
-        decode_longest_tokens=max(contexts),
+        decode_lengths=known_lengths(contexts),
         sampled_sequences=len(contexts),
     )
 
@@ -62,13 +63,15 @@ def test_decode_scalar_array_and_general_step_are_the_same_integer(
     step = cost(name, page, tp)
     loads = [decode_load([c + i for c in contexts], page, window_of(name)) for i in (0, 1, 17)]
     general = [step.step_ns(load) for load in loads]
-    sums = [
-        (load.decode_context_tokens, load.decode_pages, load.decode_windowed_tokens, load.decode_longest_tokens)
-        for load in loads
-    ]
-    assert [step.decode_ns(len(contexts), *numbers) for numbers in sums] == general
+    sums = [(load.decode_context_tokens, load.decode_pages, load.decode_windowed_tokens) for load in loads]
+    lengths = [load.decode_lengths for load in loads]
+    assert [step.decode_ns(len(contexts), *row, one) for row, one in zip(sums, lengths, strict=True)] == general
     columns = np.array(sums, np.int64).T
-    assert step.decode_ns_array(len(contexts), *columns).tolist() == general
+    rows = np.array(contexts) + np.array([[0], [1], [17]])
+    assert step.decode_ns_array(len(contexts), *columns, lambda: rows).tolist() == general
+    many = [np.repeat(column, 10) for column in columns]
+    long = np.repeat(rows, 10, axis=0)
+    assert step.decode_ns_array(len(contexts), *many, lambda: long).tolist() == np.repeat(general, 10).tolist()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -77,21 +80,40 @@ def test_decode_scalar_array_and_general_step_are_the_same_integer(
 def test_a_long_quiet_stretch_costs_what_its_steps_cost(name: str, count: int, page: int) -> None:
     step, steps = cost(name, page), np.arange(100)
     tokens, pages, windowed = count * (5000 + steps), np.full(100, count * 5120 // page), np.full(100, count * 1024)
-    longest = 5000 + 300 * (count > 1) + steps
+    apart = 150 * (np.arange(count) - (count - 1) // 2) * (count % 2)
+    rows = 5000 + apart + steps[:, None]
     loads = [StepLoad(decode_sequences=count, sampled_sequences=count, decode_pages=int(pages[0])) for _ in steps]
-    for load, total, most in zip(loads, tokens, longest, strict=True):
+    for load, total, row in zip(loads, tokens, rows.tolist(), strict=True):
         load.decode_context_tokens, load.decode_windowed_tokens = int(total), count * 1024
-        load.decode_longest_tokens = int(most)
-    assert step.decode_ns_array(count, tokens, pages, windowed, longest).tolist() == [
+        load.decode_lengths = known_lengths(row)
+    assert step.decode_ns_array(count, tokens, pages, windowed, lambda: rows).tolist() == [
         step.step_ns(load) for load in loads
     ]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    name=st.sampled_from(["llama-3.2-1b", "qwen2.5-7b", "llama-2-7b", "qwen3-32b"]),
+    page=st.sampled_from([8, 16, 32, 64, 128]),
+    logs=st.lists(st.floats(0, 17), min_size=1, max_size=100),
+)
+def test_a_step_by_sums_is_within_2_percent_of_one_with_every_length_known(
+    name: str, page: int, logs: list[float]
+) -> None:
+    contexts = [int(2**log) for log in logs]
+    step, load = cost(name, page), decode_load(contexts, page)
+    (group,) = step.groups
+    assert not group.kernel.needs_lengths
+    known = group.kernel.seconds(len(contexts), 0, 0, known_lengths(contexts))
+    sums = group.kernel.seconds(len(contexts), sum(contexts), load.decode_pages)
+    assert group.layers * abs(sums - known) <= 0.02 * step.seconds(load)
 
 
 def test_given_step_time_replaces_the_model_everywhere() -> None:
     step = StepCost(device(), model("qwen2.5-7b"), EngineConfig(step_time=0.01), page_tokens=128)
     assert step.step_ns(StepLoad()) == step.decode_ns(3, 100, 3) == 10_000_000
-    sums = np.array([1, 2]), np.array([1, 1]), np.array([0, 0]), np.array([1, 1])
-    assert step.decode_ns_array(3, *sums).tolist() == [10_000_000] * 2
+    sums = np.array([1, 2]), np.array([1, 1]), np.array([0, 0])
+    assert step.decode_ns_array(3, *sums, None).tolist() == [10_000_000] * 2
 
 
 def test_seven_stages_sum_to_the_step() -> None:
@@ -174,7 +196,7 @@ def test_memory_moves_take_their_channel() -> None:
 @given(
     name=st.sampled_from(MODELS),
     field=st.sampled_from(
-        [field.name for field in fields(StepLoad) if field.name not in ("new_pages", "prefill_pages")]
+        [field.name for field in fields(StepLoad) if field.name not in ("new_pages", "prefill_pages", "decode_lengths")]
     ),
     more=st.integers(1, 10_000),
 )

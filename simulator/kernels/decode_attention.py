@@ -7,10 +7,11 @@ from typing import Any
 from simulator.device import Device
 from simulator.kernel import PagedKernel
 from simulator.kernels.roofline import Work
+from simulator.kernels.step_load import Lengths
 from simulator.kernels.tiles import AttentionShape, KernelOptions
 from simulator.models.model_shape import AttentionGroup, Model
 
-Seconds = Callable[[int, int, int, int, int], float]
+Seconds = Callable[[int, int, int, int, Lengths | None], float]
 
 
 def attention_shape(model: Model, group: AttentionGroup, *, tp: int, kv_bytes: float) -> AttentionShape:
@@ -47,43 +48,50 @@ class GroupAttention:
         self.windowed = group.window is not None
         self.window = group.window or 0
         self.page_tokens = page_tokens
-        self.kernel = PagedKernel(device, shape, page_tokens=page_tokens, options=options)
-        self._asked, self._answer = (0, 0, 0.0, 0), 0.0
+        self.kernel = PagedKernel(device, shape, page_tokens=page_tokens, options=options, window=self.window)
+        self._asked, self._answer = (0, 0, 0.0), 0.0
 
-    def seconds(self, sequences: int, tokens: int, pages: int, windowed_tokens: int, longest_tokens: int) -> float:
-        """Seconds of all layers of the group; sums over the batch and its longest context as in ``StepLoad``."""
+    def seconds(self, sequences: int, tokens: int, pages: int, windowed_tokens: int, lengths: Lengths | None) -> float:
+        """Seconds of all layers of the group; sums over the batch and its lengths as in ``StepLoad``."""
         if sequences == 0:
             return 0.0
+        lengths = lengths if self.kernel.needs_lengths else None
         if not self.windowed:
-            return self.layers * self.kernel.launch_seconds(sequences, tokens, pages, longest_tokens)
+            return self.layers * self.kernel.seconds(sequences, tokens, pages, lengths)
+        read = min(float(pages), self.window_pages(sequences, windowed_tokens))
+        if lengths is not None:
+            return self.layers * self.kernel.seconds(sequences, windowed_tokens, read, lengths)
         # Once every window is full its sums stand still for many steps.
-        read = min(float(pages), (windowed_tokens - sequences) / self.page_tokens + sequences)
-        asked = sequences, windowed_tokens, read, min(longest_tokens, self.window)
+        asked = sequences, windowed_tokens, read
         if asked != self._asked:
-            self._asked, self._answer = asked, self.layers * self.kernel.launch_seconds(*asked)
+            self._asked, self._answer = asked, self.layers * self.kernel.seconds(*asked)
         return self._answer
 
-    def work(self, sequences: int, tokens: int, pages: int, windowed_tokens: int, longest_tokens: int = 0) -> Work:
+    def work(
+        self, sequences: int, tokens: int, pages: int, windowed_tokens: int, lengths: Lengths | None = None
+    ) -> Work:
         """``seconds`` with bytes, operations and bound."""
         if sequences == 0:
             return Work(seconds=0.0)
-        if self.windowed:
-            tokens, longest_tokens = windowed_tokens, min(longest_tokens, self.window)
+        tokens = windowed_tokens if self.windowed else tokens
         read = min(float(pages), self.window_pages(sequences, tokens)) if self.windowed else pages
-        stages = self.kernel.stages(sequences, tokens, read, longest_tokens)
+        stages = self.kernel.stages(sequences, tokens, read, lengths if self.kernel.needs_lengths else None)
         shape = self.kernel.shape
         flops = 2 * tokens * shape.query_heads * (shape.head_dim + shape.v_head_dim) * self.layers
         moved = self.kernel.traffic(sequences, tokens, read).kv_bytes * self.layers
         return Work(seconds=self.layers * stages.total_s, moved_bytes=moved, flops=flops, bound=stages.bound)
 
-    def seconds_array(self, sequences: int, tokens: Any, pages: Any, windowed_tokens: Any, longest_tokens: Any) -> Any:
+    def seconds_array(
+        self, sequences: int, tokens: Any, pages: Any, windowed_tokens: Any, lengths: Lengths | None
+    ) -> Any:
         """``seconds`` for arrays, bit for bit the same."""
         import numpy as np
 
         if self.windowed:
-            tokens, longest_tokens = windowed_tokens, np.minimum(longest_tokens, self.window)
+            tokens = windowed_tokens
             pages = np.minimum(pages, self.window_pages(sequences, windowed_tokens))
-        return self.layers * self.kernel.seconds_array(sequences, tokens, pages, longest_tokens)
+        lengths = lengths if self.kernel.needs_lengths else None
+        return self.layers * self.kernel.seconds_array(sequences, tokens, pages, lengths)
 
     def window_pages(self, sequences: int, windowed_tokens: Any) -> Any:
         """Pages that windows cover: one of w tokens at any place touches (w - 1) / page + 1 on average."""
@@ -91,20 +99,25 @@ class GroupAttention:
 
 
 def attention_seconds(groups: Sequence[GroupAttention]) -> Seconds:
-    """``(sequences, tokens, pages, windowed_tokens, longest_tokens) -> seconds`` of all groups, with few calls."""
+    """``(sequences, tokens, pages, windowed_tokens, lengths) -> seconds`` of all groups, with few calls."""
     if len(groups) == 1 and not groups[0].windowed:
-        layers, launch = groups[0].layers, groups[0].kernel.launch_seconds
+        layers, kernel = groups[0].layers, groups[0].kernel
+        launch, needs_lengths = kernel.sums_seconds, kernel.needs_lengths
 
-        def one(sequences: int, tokens: int, pages: int, windowed_tokens: int, longest_tokens: int) -> float:
-            return layers * launch(sequences, tokens, pages, longest_tokens) if sequences else 0.0
+        def one(sequences: int, tokens: int, pages: int, windowed_tokens: int, lengths: Lengths | None) -> float:
+            if not sequences:
+                return 0.0
+            if needs_lengths:
+                return layers * kernel.seconds(sequences, tokens, pages, lengths)
+            return layers * launch(sequences, tokens, pages)
 
         return one
 
-    def every(sequences: int, tokens: int, pages: int, windowed_tokens: int, longest_tokens: int) -> float:
+    def every(sequences: int, tokens: int, pages: int, windowed_tokens: int, lengths: Lengths | None) -> float:
         total = 0.0
         if sequences:
             for group in groups:
-                total += group.seconds(sequences, tokens, pages, windowed_tokens, longest_tokens)
+                total += group.seconds(sequences, tokens, pages, windowed_tokens, lengths)
         return total
 
     return every

@@ -15,8 +15,8 @@ from simulator.kernels.kernel_form import KernelForm
 from simulator.kernels.kernel_share import Maximum, Number
 from simulator.kernels.tiles import TilePlan
 
-# (sequences, tokens, pages, tokens of the longest, which does not matter here) -> seconds
-Seconds = Callable[[int, float, float, float], float]
+# (sequences, tokens, pages) -> seconds
+Seconds = Callable[[int, float, float], float]
 # (most pages of a core, tasks, bursts, tails, pages of a task, tokens of a burst, of a tail, sharers, last sharers)
 _Share = tuple[int, float, float, int, float, Number, Number, Number, Number]
 _Deal = Callable[[int, Number, float], _Share]
@@ -25,7 +25,7 @@ _Others = Callable[[int, float, float, int, Number, Number], tuple[float, Number
 
 
 def fast_seconds(form: KernelForm, cores: int) -> Seconds | None:
-    """``(sequences, tokens, pages, _) -> seconds``, or ``None`` when the kernel is not of the usual kind."""
+    """``(sequences, tokens, pages) -> seconds``, or ``None`` when the kernel is not of the usual kind."""
     plan, dma = form.plan, form.dma
     if plan.group_pages > 1 or form.table == "l1" or plan.buffers == 1 or dma.latency_s / dma.depth < dma.issue_s:
         return None
@@ -39,6 +39,7 @@ def fast_array(form: KernelForm, cores: int) -> Callable[[int, Any, float], Any]
     dma, parts, part_bytes = form.dma, form.plan.parts, form.step_token_bytes * form.plan.reload / form.plan.parts
     lone, shared = dma.latency_s / dma.depth, dma.startup_s / dma.depth
     deal, others, bound_s = _deal(form.plan, cores, np.maximum), _others(form), _bound_s(form)
+    wait_s = _wait_s(form)
 
     def transfer(size: Number, active: Number) -> Any:
         return np.maximum(shared + size * active / dma.shared_bandwidth, lone + size / dma.port_bandwidth)
@@ -47,14 +48,16 @@ def fast_array(form: KernelForm, cores: int) -> Callable[[int, Any, float], Any]
         most, tasks, bursts, tails, task_pages, full, tail, active, last_active = deal(sequences, tokens, pages)
         last_s = full_s = transfer(full * part_bytes, active)
         query = transfer(form.query_bytes, active)
-        queries, streamed = tasks * query, (bursts - tails) * full_s
+        queries, streamed, waits = tasks * query, (bursts - tails) * full_s, 0.0
         if tails:
-            streamed = streamed + tails * (full_s if tails == bursts else transfer(tail * part_bytes, active))
+            tail_s = full_s if tails == bursts else transfer(tail * part_bytes, active)
+            streamed = streamed + tails * tail_s
+            waits = tails * np.maximum(0.0, wait_s - tail_s) if tails < bursts else 0.0
         if last_active is not active:
             last_s = transfer(full * part_bytes, last_active)
             streamed = streamed + (last_s - full_s)
             queries = queries + (transfer(form.query_bytes, last_active) - query) / task_pages
-        streamed = streamed * parts + queries
+        streamed = streamed * parts + queries + waits
         first = (most / bursts - 1) * form.lookup_s + form.miss_s + dma.issue_s
         opening = dma.issue_s + np.maximum(query, first)
         drain = -(-full // FRACTAL) * form.compute.slice_s / parts
@@ -107,9 +110,9 @@ def _timing(form: KernelForm, deal: _Deal, others: _Others) -> Seconds:
     issue, port, bandwidth, slice_s = dma.issue_s, dma.port_bandwidth, dma.shared_bandwidth, form.compute.slice_s
     part_bytes = form.step_token_bytes * form.plan.reload / parts
     query_bytes, query_lone, opened = form.query_bytes, lone + form.query_bytes / port, form.miss_s + issue
-    bound_s = _bound_s(form)
+    bound_s, wait_s = _bound_s(form), _wait_s(form)
 
-    def seconds(sequences: int, tokens: float, pages: float, _longest: float = 0.0) -> float:
+    def seconds(sequences: int, tokens: float, pages: float) -> float:
         most, tasks, bursts, tails, task_pages, full, tail, active, last_active = deal(sequences, tokens, pages)
         size = full * part_bytes
         alone = lone + size / port
@@ -117,12 +120,14 @@ def _timing(form: KernelForm, deal: _Deal, others: _Others) -> Seconds:
         last_s = full_s = full_s if full_s > alone else alone
         query = shared + query_bytes * active / bandwidth
         query = query if query > query_lone else query_lone
-        queries = tasks * query
+        queries, waits = tasks * query, 0.0
         if 0 < tails < bursts:
             size = tail * part_bytes
             tail_lone = lone + size / port
             tail_s = shared + size * active / bandwidth
-            streamed = (bursts - tails) * full_s + tails * (tail_s if tail_s > tail_lone else tail_lone)
+            tail_s = tail_s if tail_s > tail_lone else tail_lone
+            streamed = (bursts - tails) * full_s + tails * tail_s
+            waits = tails * (wait_s - tail_s) if wait_s > tail_s else 0.0
         else:
             streamed = bursts * full_s
         if last_active != active:
@@ -131,7 +136,7 @@ def _timing(form: KernelForm, deal: _Deal, others: _Others) -> Seconds:
             last_query = shared + query_bytes * last_active / bandwidth
             streamed += last_s - full_s
             queries += ((last_query if last_query > query_lone else query_lone) - query) / task_pages
-        streamed = streamed * parts + queries
+        streamed = streamed * parts + queries + waits
         first = opened if bursts == most else (most / bursts - 1) * lookup + form.miss_s + issue
         opening = issue + (query if query > first else first)
         drain = -(-full // FRACTAL) * slice_s / parts
@@ -160,6 +165,11 @@ def _others(form: KernelForm) -> _Others:
         return scalar, bursts * work
 
     return others
+
+
+def _wait_s(form: KernelForm) -> float:
+    """What V of a last page waits for: its buffer's work, when there are two buffers."""
+    return form.page_work_s / form.plan.parts if form.plan.buffers == 2 else 0.0
 
 
 def _bound_s(form: KernelForm) -> float:

@@ -62,11 +62,12 @@ class KernelForm:
         streamed = (bursts * full + share.tails * tail + last_gain) * plan.parts + queries + copies * row
         work, tail_work = self._work(share.full_tokens), self._work(share.tail_tokens)
         compute = bursts * work + share.tails * tail_work
+        streamed = streamed + self._buffer_waits(share, tail, maximum)
         if plan.buffers == 1:
             total = scalar + streamed + compute
         else:
-            first = (share.pages / share.bursts - 1) * self.lookup_s + self._first_lookup_s() + dma.issue_s
-            opening = self._opening(query, row, first, maximum)
+            first = (share.pages / share.bursts - 1) * self.lookup_s + self.first_lookup_s + dma.issue_s
+            opening = self.opening(query, row, first, maximum)
             drain = work / plan.parts
             reads = scalar + (query + row if self.table == "l1" else 0.0) + last + drain
             total = maximum(maximum(reads, opening + streamed - query - row + drain), opening + full + compute)
@@ -80,6 +81,18 @@ class KernelForm:
             active_cores=share.active,
         )
 
+    def _buffer_waits(self, share: Share, tail: Number, maximum: Maximum) -> Number:
+        """With two buffers, V of a short last page waits until V of the page before is worked on and leaves its own."""
+        if self.plan.buffers != 2 or self.plan.group_pages > 1:
+            return 0.0
+        preceded = (share.task_pages > 1) * (share.tails < share.pages)
+        return preceded * (share.tails * maximum(0.0, self.page_work_s / self.plan.parts - tail))
+
+    @property
+    def page_work_s(self) -> float:
+        """Seconds on chip for a whole page."""
+        return float(self._work(self.plan.page_tokens))
+
     def _table(self, share: Share, maximum: Maximum) -> tuple[Number, Number, Number]:
         """Row copies, DMA seconds of one, and cold cache lines of the busiest core."""
         if self.table == "l1":
@@ -92,10 +105,12 @@ class KernelForm:
         partial = (self.line_entries - 1) / (2 * self.line_entries)
         return maximum(tasks, pages / self.line_entries + tasks * partial)
 
-    def _first_lookup_s(self) -> float:
+    @property
+    def first_lookup_s(self) -> float:
+        """Seconds until the first page id is read."""
         return self.hit_s if self.table == "l1" else self.miss_s
 
-    def _opening(self, query: Number, row: Number, first: Number, maximum: Maximum) -> Number:
+    def opening(self, query: Number, row: Number, first: Number, maximum: Maximum) -> Number:
         """From the start until the first tile can stream: query rows in, first page id read."""
         if self.table == "l1":
             return self.dma.issue_s + query + row + first

@@ -1,12 +1,11 @@
 """How the pages of a launch are dealt to the cores, and what the busiest core gets.
 
 Pages of all tasks (one head of one sequence) are dealt in equal contiguous shares, sequence by sequence and head
-by head. ``mean_share`` needs only sums over the batch and is what the engine uses; ``exact_shares`` takes every
-context and gives every core's share.
+by head. ``mean_share`` needs only sums over the batch; ``kernel_deal`` takes every context and gives all shares.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +56,8 @@ def mean_share(
     most = ceil(dealt / cores)
     task_pages = pages / sequences
     tasks = _tasks(cores, sequences * plan.steps_per_group, task_pages, most, maximum, ceil)
-    bursts = maximum(tasks, ceil(most / plan.group_pages))
+    # A burst of g pages that ends with its task is on average cut short by half of g - 1 pages.
+    bursts = maximum(tasks, most / plan.group_pages + tasks * (plan.group_pages - 1.0) / (2.0 * plan.group_pages))
     tails = -ceil(-most / task_pages)
     unfilled = (pages * plan.page_tokens - tokens) / sequences
     core_tokens = most * plan.page_tokens - tails * unfilled
@@ -87,47 +87,3 @@ def _tasks(cores: int, tasks: int, task_pages: Number, pages: Number, maximum: M
     if tasks % cores == 0:
         return float(tasks // cores)
     return -maximum(-pages, -(ceil((pages - 1) / task_pages) + 1))
-
-
-def exact_shares(plan: TilePlan, cores: int, contexts: Sequence[int]) -> Share:
-    """Every core's share as arrays, one entry a core, for sequences of ``contexts`` tokens.
-
-    Bursts longer than a page are taken at their mean length, ``plan.group_pages``.
-    """
-    import numpy as np
-
-    lengths = np.repeat(np.asarray(contexts, np.int64), plan.steps_per_group)
-    task_pages = -(-lengths // plan.page_tokens)
-    ends = np.cumsum(task_pages)
-    total = int(ends[-1])
-    used = min(cores, total)
-    edges = np.arange(used + 1) * total // used
-    first, behind = edges[:-1], edges[1:]
-    pages = behind - first
-    opened, closed = np.searchsorted(ends, first, side="right"), np.searchsorted(ends, behind, side="right")
-    tails = closed - opened
-    tasks = np.searchsorted(ends, behind - 1, side="right") - opened + 1
-    unfilled = np.concatenate(([0], np.cumsum(task_pages * plan.page_tokens - lengths)))
-    missing = unfilled[closed] - unfilled[opened]
-    tokens = pages * plan.page_tokens - missing
-    bursts = np.maximum(tasks, np.ceil(pages / plan.group_pages))
-    tail = plan.page_tokens - missing / np.maximum(1, tails)
-    whole = np.where(tails == bursts, tail, float(plan.page_tokens))
-    if plan.group_pages > 1:
-        whole = tail = tokens / bursts
-        tails = tails * 0
-    ends_task = np.isin(behind, ends) & (plan.group_pages == 1)
-    last = np.where(ends_task, tail, whole)
-    active, last_active = _sharers(tokens, last)
-    return Share(pages, tasks, bursts, tails, pages / tasks, whole, tail, last, active, last_active)
-
-
-def _sharers(tokens: Any, last: Any) -> tuple[Any, Any]:
-    """Mean number of cores that stream beside each, before and during its last burst, all at equal rates."""
-    import numpy as np
-
-    before = np.maximum(tokens - last, 0.0)
-    until = np.minimum(tokens[None, :], before[:, None]).sum(axis=1)
-    after = np.minimum(tokens[None, :], tokens[:, None]).sum(axis=1) - until
-    last_active = np.maximum(1.0, after / np.maximum(tokens - before, 1e-9))
-    return np.where(before > 0, until / np.maximum(before, 1e-9), last_active), last_active

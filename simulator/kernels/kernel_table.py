@@ -8,6 +8,7 @@ from simulator.cost import StepCost, StepLoad
 from simulator.device import Device
 from simulator.kernel import PagedKernel
 from simulator.kernels.decode_attention import attention_shape
+from simulator.kernels.step_load import known_lengths
 from simulator.kernels.tiles import AttentionShape, KernelOptions, TableMode
 from simulator.models.model_shape import AttentionGroup, Model, kv_dtype_bytes
 from simulator.units import ceil_div
@@ -174,6 +175,7 @@ def _choice(cost: StepCost, size: int, lengths: Sequence[int], pool_tokens: int)
         decode_context_tokens=tokens * count // len(lengths),
         decode_pages=max(count, pages * count // len(lengths)),
         decode_windowed_tokens=_windowed(cost.model, lengths) * count // len(lengths),
+        decode_lengths=known_lengths([lengths[index * len(lengths) // count] for index in range(count)]),
         sampled_sequences=count,
     )
     seconds = cost.seconds(load)

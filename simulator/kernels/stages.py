@@ -75,7 +75,7 @@ def _attention(cost: "StepCost", load: StepLoad) -> Work:
                 load.decode_context_tokens,
                 load.decode_pages,
                 load.decode_windowed_tokens,
-                load.decode_longest_tokens,
+                load.decode_lengths,
             )
             for group in cost.groups
         ),

@@ -1,6 +1,23 @@
 """What one engine step has to do, as sums over its batch."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+# The tokens of every decoding sequence in the order in which their pages are dealt to the cores: an array of one row,
+# or of one for each of many steps. A function, as it is asked only where sums do not tell how long attention takes.
+Lengths = Callable[[], Any]
+
+
+def known_lengths(tokens: Sequence[int]) -> Lengths:
+    """The lengths of one step, from a list of them."""
+
+    def row() -> Any:
+        import numpy as np
+
+        return np.array([tokens], np.int64)
+
+    return row
 
 
 @dataclass(slots=True, kw_only=True)
@@ -9,7 +26,7 @@ class StepLoad:
 
     Decode: ``decode_sequences`` each read their KV, the new token included: ``decode_context_tokens`` in all, in
     ``decode_pages`` pages; ``decode_windowed_tokens`` is the sum of min(context, window), 0 without windowed layers;
-    ``decode_longest_tokens`` are those of the longest of them, 0 when all are as long.
+    ``decode_lengths`` tells the sequences apart, ``None`` when all are as long.
     Prefill: ``prefill_tokens`` new prompt tokens of ``prefill_sequences`` chunks; ``prefill_pairs`` sums
     new * before + new * (new + 1) / 2, ``prefill_context_tokens`` sums before + new, in ``prefill_pages`` pages.
     ``sampled_sequences`` rows of logits are computed; ``forked_outputs`` outputs more are drawn from rows that several
@@ -21,7 +38,7 @@ class StepLoad:
     decode_context_tokens: int = 0
     decode_pages: int = 0
     decode_windowed_tokens: int = 0
-    decode_longest_tokens: int = 0
+    decode_lengths: Lengths | None = None
     prefill_tokens: int = 0
     prefill_pairs: int = 0
     prefill_context_tokens: int = 0

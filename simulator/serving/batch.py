@@ -8,13 +8,13 @@ while the sequence's own ``due_step`` / ``finish_step`` still says so.
 """
 
 import heapq
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator.kernels.step_load import Lengths
 from simulator.serving.sequence import Sequence, State
 
 #: tokens per tile when a kernel walks a contiguous range (what ATB and vllm-ascend use for a page)
@@ -27,7 +27,7 @@ class Stretch(NamedTuple):
     context_tokens: npt.NDArray[np.int64]
     pages: npt.NDArray[np.int64]
     windowed_tokens: npt.NDArray[np.int64]
-    longest_tokens: npt.NDArray[np.int64]
+    lengths: Lengths
 
 
 class DecodeBatch:
@@ -45,9 +45,9 @@ class DecodeBatch:
         "_finish_heap",
         "_inside",
         "_inside_offset_sum",
-        "_longest_heap",
+        "_members",
+        "_offset_row",
         "_offset_sum",
-        "_offsets",
         "_page_tokens",
         "_pages",
         "_window_tokens",
@@ -61,8 +61,8 @@ class DecodeBatch:
         self._page_tokens = page_tokens
         self._pages = 0
         self._offset_sum = 0
-        self._offsets: Counter[int] = Counter()
-        self._longest_heap: list[int] = []
+        self._members: dict[Sequence, None] = {}
+        self._offset_row: npt.NDArray[np.int64] | None = None
         self._due: dict[int, list[Sequence]] = {}
         self._event_heap: list[int] = []
         self._finish: dict[int, list[Sequence]] = {}
@@ -83,9 +83,8 @@ class DecodeBatch:
         self.size += 1
         sequence.pages = 0
         self._offset_sum += sequence.offset
-        if sequence.offset not in self._offsets:
-            heapq.heappush(self._longest_heap, -sequence.offset)
-        self._offsets[sequence.offset] += 1
+        self._members[sequence] = None
+        self._offset_row = None
         if self._window_tokens is not None:
             self._enter_window(sequence, length)
         sequence.finish_step = step + sequence.output_tokens - sequence.generated_tokens
@@ -104,9 +103,8 @@ class DecodeBatch:
         self.size -= 1
         self._pages -= sequence.pages
         self._offset_sum -= sequence.offset
-        self._offsets[sequence.offset] -= 1
-        if not self._offsets[sequence.offset]:
-            del self._offsets[sequence.offset]
+        del self._members[sequence]
+        self._offset_row = None
         if sequence in self._inside:
             self._leave_window(sequence)
         sequence.generated_tokens += self.step - sequence.join_step
@@ -161,12 +159,19 @@ class DecodeBatch:
         inside = len(self._inside)
         return self._inside_offset_sum + inside * step + (self.size - inside) * self._window_tokens
 
-    def longest_tokens(self, step: int) -> int:
-        """Length in ``step`` of the longest sequence; the batch must not be empty."""
-        heap, offsets = self._longest_heap, self._offsets
-        while -heap[0] not in offsets:
-            heapq.heappop(heap)
-        return step - heap[0]
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """The offsets of all sequences, in the order of joining."""
+        if self._offset_row is None:
+            self._offset_row = np.fromiter((sequence.offset for sequence in self._members), np.int64, self.size)
+        return self._offset_row
+
+    def lengths(self, steps: Any) -> Lengths:
+        """The length of every sequence in ``steps`` (a number or an array), in the order of joining."""
+
+        def rows() -> Any:
+            return self.offsets() + np.reshape(steps, (-1, 1))
+
+        return rows
 
     def pages(self, step: int) -> int:
         """Tiles that the attention kernel reads in ``step``: page-table entries, or pieces of contiguous ranges."""
@@ -181,7 +186,7 @@ class DecodeBatch:
             contexts,
             np.full(count, self._pages, np.int64) if self._page_tokens else self._tiles(contexts),
             self.windowed_tokens(step + 1) + inside * later,
-            self.longest_tokens(step + 1) + later,
+            self.lengths(step + 1 + later),
         )
 
     def _tiles(self, context_tokens: Any) -> Any:

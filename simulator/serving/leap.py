@@ -72,8 +72,8 @@ class Leap:
     def _take_step(self, step: int, now: int) -> int:
         batch, recorder, work, size = self._batch, self._recorder, self._allocator.work, self._batch.size
         tokens = batch.context_tokens(step)
-        pages, windowed, longest = batch.pages(step), batch.windowed_tokens(step), batch.longest_tokens(step)
-        duration = self.cost.decode_ns(size, tokens, pages, windowed, longest)
+        pages, windowed = batch.pages(step), batch.windowed_tokens(step)
+        duration = self.cost.decode_ns(size, tokens, pages, windowed, batch.lengths(step))
         if work.any():
             duration += self.cost.memory_ns(work.copied_bytes, 0, work.search_cycles)
             work.clear()

@@ -101,6 +101,7 @@ class StaticScheduler(Scheduler):
             self.ledger.padding_tokens += self._width - load.decode_sequences
             load.decode_sequences = self._width
             load.decode_context_tokens = self._width * longest
+            load.decode_lengths = None
 
     def end(self, sequence: Sequence, outcome: Outcome, now: int) -> None:
         super().end(sequence, outcome, now)

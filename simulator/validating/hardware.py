@@ -178,8 +178,15 @@ def _step_ms(stack: str | None, name: str, tp: int, batch: int, context: int) ->
 
 
 def _played() -> Iterator[Check]:
-    source = Source(FAMILY, "played", "the same launch played event by event (SimPy), random shapes and contexts")
-    devices = [preset_device(name) for name in ("910B2", "910B3", "910C")]
-    found = agreement(draws(70), devices, count=20, mixed=True, most_pages=300)
-    worst = max(abs(one.exact_error) for one in found if one.buffers > 1)
-    yield source.near("form", "largest error of the closed form", expected=0.0, got=worst, within=0.02)
+    text = (
+        "the same launch played event by event (SimPy), random shapes, tables, prefetch, layouts, run lengths, contexts"
+    )
+    source = Source(FAMILY, "played", text)
+    devices = [preset_device(name) for name in ("910B1", "910B2", "910B3", "910B4", "910C")]
+    for mixed, contexts in ((False, "equal"), (True, "mixed")):
+        found = agreement(draws(70 + mixed), devices, count=60, mixed=mixed, most_pages=500)
+        for one_buffer, buffers in ((True, "one tile buffer"), (False, "two or more")):
+            errors = [abs(one.error) for one in found if (one.buffers == 1) == one_buffer]
+            what = f"largest error of the closed form, {contexts} contexts, {buffers} ({len(errors)} launches)"
+            name = f"{contexts}-{'one' if one_buffer else 'more'}"
+            yield source.near(name, what, expected=0.0, got=max(errors), within=0.02)

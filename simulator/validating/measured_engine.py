@@ -20,6 +20,7 @@ from importlib.resources import files
 import numpy as np
 
 from simulator.cost import StepLoad
+from simulator.kernels.step_load import Lengths
 from simulator.traffic.requests import Requests
 from simulator.units import NS_PER_S
 from simulator.validating.bench import Floats, Ints, draws, gamma_lengths, lognormal_lengths, requests_of
@@ -122,16 +123,21 @@ class MeasuredCost:
         return self.decode_ns(load.decode_sequences + load.prefill_sequences, 0, 0)
 
     def decode_ns(
-        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int = 0, longest_tokens: int = 0
+        self,
+        sequences: int,
+        context_tokens: int,
+        pages: int,
+        windowed_tokens: int = 0,
+        lengths: Lengths | None = None,
     ) -> int:
-        del context_tokens, pages, windowed_tokens, longest_tokens
+        del context_tokens, pages, windowed_tokens, lengths
         return int(self._step_ns_of[sequences])
 
     def decode_ns_array(
-        self, sequences: int, context_tokens: Ints, pages: Ints, windowed_tokens: Ints, longest_tokens: Ints
+        self, sequences: int, context_tokens: Ints, pages: Ints, windowed_tokens: Ints, lengths: Lengths | None
     ) -> Ints:
         """The same for arrays of sums."""
-        del pages, windowed_tokens, longest_tokens
+        del pages, windowed_tokens, lengths
         return np.full(len(context_tokens), self._step_ns_of[sequences], np.int64)
 
     def memory_ns(self, copied_bytes: int, swapped_bytes: int, allocator_cycles: int) -> int:

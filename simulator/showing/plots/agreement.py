@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def agreement_errors(equal: "Sequence[Agreement]", mixed: "Sequence[Agreement]") -> "style.Figure":
-    """Relative error of the form that the engine uses, over the launch's time; one panel for each kind of batch."""
+    """Relative error of the form that knows every context, over the launch's time; a panel for each kind of batch."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     title = "How far is the closed form from the played launch?"
@@ -24,7 +24,7 @@ def agreement_errors(equal: "Sequence[Agreement]", mixed: "Sequence[Agreement]")
             chosen = [one for one in found if (one.buffers > 1) == overlapped]
             (dots,) = axes.plot(
                 [1e6 * one.played_s for one in chosen],
-                [100 * one.sums_error for one in chosen],
+                [100 * one.error for one in chosen],
                 color=colour,
                 marker="o" if overlapped else "x",
                 linestyle="none",
@@ -32,7 +32,7 @@ def agreement_errors(equal: "Sequence[Agreement]", mixed: "Sequence[Agreement]")
             )
             if found is equal:
                 entries.append((name, dots))
-        worst = max(abs(one.sums_error) for one in found)
+        worst = max(abs(one.error) for one in found)
         style.panel_title(axes, heading, f"{len(found)} launches, worst {100 * worst:.2g} %")
         axes.set_ylabel("error [%]")
         axes.set_xscale("log")
