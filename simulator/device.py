@@ -49,11 +49,19 @@ class Sourced(Config, Generic[T]):
             raise ValueError("found true or false, but this is no yes-or-no key")
         return fields
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle finds classes by name, and the class of a generic's argument has none.
+        return _sourced, (self.value, self.source, self.confidence)
+
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         sourced = handler.resolve_ref_schema(handler(core_schema))
         sourced["properties"]["value"] = {"type": ["number", "string"]}
         return {"anyOf": [{"type": ["number", "string"]}, sourced]}
+
+
+def _sourced(value: Any, source: str, confidence: Confidence) -> Sourced[Any]:
+    return Sourced[Any](value=value, source=source, confidence=confidence)
 
 
 class DeviceFields(Config):

@@ -115,11 +115,13 @@ def sized_answer(
     most_replications: int,
     jobs: int,
     interval: "PoolInterval | None" = None,
+    with_sensitivity: bool = False,
     progress: Progress | None = None,
 ) -> SizeAnswer:
     """The smallest pool that meets ``goal``, on ``jobs`` processes. Raises ``InputError``.
 
     ``interval`` is what is known of the pool's size; without it, what the device file says, if anything.
+    ``with_sensitivity``: also which assumptions the size depends on.
     """
     from simulator.planning.pool_interval import device_interval
 
@@ -133,6 +135,7 @@ def sized_answer(
             effort=effort,
             runner=watched(runner, progress, f"size {scenario.labels[index]}"),
             interval=interval or device_interval(scenario),
+            with_sensitivity=with_sensitivity,
         )
 
 

@@ -35,7 +35,7 @@ class Demand:
 
 def demand(trial: Trial) -> Demand:
     """Run ``trial`` with endless pages; ``max_pages`` and ``warmup_s`` of the trial do not matter."""
-    endless = Trial(trial.scenario, trial.index, trial.replication, ENDLESS_PAGES)
+    endless = Trial(trial.scenario, trial.index, trial.replication, ENDLESS_PAGES, requests=trial.requests)
     result = run_trial(endless)
     given = given_warmup_s(trial.scenario)
     warmup_s = warmup_of(result) if given is None else given

@@ -64,7 +64,7 @@ def _wider(scenario: Scenario, index: int) -> Iterator[Way]:
     while scenario.loaded_model.num_attention_heads % (before * factor) == 0:
         count = scenario.loaded_device.count * factor
         settings = {"engine.tensor_parallel_size": before * factor, "device.count": count}
-        changed = _changed(scenario, settings)
+        changed = changed_scenario(scenario, settings)
         if changed is None:
             return
         yield _way("more_devices", settings, changed, index)
@@ -74,7 +74,7 @@ def _wider(scenario: Scenario, index: int) -> Iterator[Way]:
 def _narrower(scenario: Scenario, index: int) -> Iterator[Way]:
     if scenario.engine.kv_cache_dtype not in ("int8", "fp8", "int4"):
         settings = {"engine.kv_cache_dtype": "int8"}
-        changed = _changed(scenario, settings)
+        changed = changed_scenario(scenario, settings)
         if changed is not None:
             yield _way("narrower_cache", settings, changed, index)
 
@@ -89,7 +89,7 @@ def _way(change: str, settings: Mapping[str, Any], changed: Scenario, index: int
     )
 
 
-def _changed(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario | None:
+def changed_scenario(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario | None:
     """The scenario with other settings; ``None`` when they contradict one another or the model."""
     data = scenario.resolved()
     for key, value in settings.items():

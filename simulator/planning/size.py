@@ -13,6 +13,7 @@ from simulator.planning.demand import Demand, demand
 from simulator.planning.limits import Way, hbm_limit_pages, ways_to_hold
 from simulator.planning.pool_interval import PoolInterval, Uncertain, uncertain
 from simulator.planning.rare_targets import is_rare
+from simulator.planning.sensitivity import Effect, sensitivity
 from simulator.planning.sizing import UNSEEN, Effort, Found, Sampler, judge, smallest
 from simulator.planning.statistics import Estimate
 from simulator.planning.target import Goal, Target
@@ -78,6 +79,7 @@ class SizeAnswer:
     ways: tuple[Way, ...]
     warmup_s: float
     uncertain: Uncertain | None
+    effects: tuple[Effect, ...]
     interrupted: bool = False
 
     @property
@@ -118,8 +120,12 @@ def size(
     effort: Effort,
     runner: Runner,
     interval: PoolInterval | None = None,
+    with_sensitivity: bool = False,
 ) -> SizeAnswer:
-    """Find the smallest pool of allocator ``index`` that meets ``goal``. Raises ``InputError``."""
+    """Find the smallest pool of allocator ``index`` that meets ``goal``. Raises ``InputError``.
+
+    ``with_sensitivity``: also which assumptions it depends on, in some twenty runs more.
+    """
     demands = in_order(runner, demand, [Trial(scenario, index, number) for number in range(effort.first)])
     warmup_s = max(one.warmup_s for one in demands)
     guess = max(_guess(demands, target) for target in goal.targets)
@@ -160,7 +166,16 @@ def size(
         warmup_s=warmup_s,
         uncertain=None if interval is None or interrupted else _over(task, interval, first.page_bytes, pages),
         interrupted=interrupted,
+        effects=_effects(task, recommended) if with_sensitivity and not interrupted else (),
     )
+
+
+def _effects(task: _Search, found: SizePoint | None) -> tuple[Effect, ...]:
+    """What a tenth of each assumption does; nothing where the demand curve does not tell the size."""
+    if found is None or found.thrash:
+        return ()
+    share = max(map(_time_share, task.goal.targets))
+    return sensitivity(task.scenario, task.index, time_share=share, replications=1, runner=task.search.runner)
 
 
 def _until_interrupted(
@@ -263,8 +278,11 @@ def _extrapolated(task: _Search, target: Target, guess: int, requests: int) -> t
 
 def _guess(demands: Sequence[Demand], target: Target) -> int:
     """The pages exceeded during the target's share of the time; for times, what is exceeded during a tenth."""
-    time_share = target.limit if target.is_share else 0.1
-    return max(1, *(one.exceeded(time_share) for one in demands))
+    return max(1, *(one.exceeded(_time_share(target)) for one in demands))
+
+
+def _time_share(target: Target) -> float:
+    return target.limit if target.is_share else 0.1
 
 
 def _rounding(requests: Requests, page_tokens: int) -> float:

@@ -17,7 +17,7 @@ from simulator.scenario import Scenario
 from simulator.serving.pool import build_allocator
 from simulator.serving.pool_parts import PoolParts
 from simulator.simulation import pool_parts, run_one
-from simulator.traffic.requests import BoolArray
+from simulator.traffic.requests import BoolArray, Requests
 
 #: KV bytes in place of the budget's, for pools that are larger than a device can hold
 _NO_BUDGET = 1 << 62
@@ -35,7 +35,7 @@ class Trial:
     """One run: allocator ``index`` of ``scenario`` with ``max_pages`` pages, or as the scenario says for ``None``.
 
     ``max_pages`` may be more than the memory budget leaves: planning asks what would be enough. Requests that arrive
-    before ``warmup_s`` are not counted.
+    before ``warmup_s`` are not counted. ``requests`` are served in place of the scenario's own.
     """
 
     scenario: Scenario
@@ -43,6 +43,7 @@ class Trial:
     replication: int
     max_pages: int | None = None
     warmup_s: float = 0.0
+    requests: Requests | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def observe(trial: Trial) -> Observation:
 def run_trial(trial: Trial) -> RunResult:
     """The run of a trial, with everything about it."""
     scenario = trial.scenario
-    requests = scenario.requests(replication=trial.replication)
+    requests = trial.requests or scenario.requests(replication=trial.replication)
     config, parts = scenario.allocators[trial.index], pool_parts(scenario, requests)
     if trial.max_pages is not None:
         config, parts = sized(config, parts, trial.max_pages)

@@ -97,6 +97,7 @@ def _sized(question: Question, interval: PoolInterval | None, progress: Progress
         most_replications=question.most_replications,
         jobs=question.jobs,
         interval=interval,
+        with_sensitivity=True,
         progress=progress,
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from simulator.planning.pool_interval import IntervalPoint
+from simulator.planning.sensitivity import CHANGE, FELT
 from simulator.planning.size import NEAR_CLIFF_RATIO, SizeAnswer, SizePoint
 from simulator.planning.statistics import Estimate
 from simulator.planning.target import Target
@@ -40,6 +41,7 @@ def size_document(answer: SizeAnswer) -> dict[str, Any]:
         "page_rounding_ratio": answer.page_rounding_ratio,
         "demand": {"peak_pages": answer.demand_peak_pages, "first_guess_pages": answer.first_guess_pages},
         "warmup_s": answer.warmup_s,
+        "sensitivity": _sensitivity(answer),
         "pool_interval": _uncertain(answer),
         "cliff": _cliff(answer),
         "curve": [_point(answer, one) for one in answer.curve],
@@ -156,11 +158,32 @@ def _point(answer: SizeAnswer, one: SizePoint) -> dict[str, Any]:
     }
 
 
+def _sensitivity(answer: SizeAnswer) -> dict[str, Any] | None:
+    """Pages needed and there with a tenth more and less of each assumption, over those with nothing changed."""
+    if not answer.effects:
+        return None
+    assumptions = [
+        {
+            "name": one.name,
+            "confidence": one.confidence or None,
+            "pages_needed_ratio": {"up": one.needed_up, "down": one.needed_down},
+            "pages_available_ratio": {"up": one.room_up, "down": one.room_down},
+        }
+        for one in answer.effects
+    ]
+    return {
+        "change": CHANGE,
+        "felt": FELT,
+        "shown_by": "demand curve, common random numbers",
+        "assumptions": assumptions,
+    }
+
+
 def print_size(answer: SizeAnswer) -> None:
     """The verdict, the notes, the ways out, the curve, and what an uncertain pool means."""
     document = size_document(answer)
     said = [*(f"  {way}" for way in size_words.ways(document)), *(f"note: {one}" for one in document["notes"])]
-    text = "\n".join([document["verdict"], *said])
+    text = "\n".join([document["verdict"], *said, *size_words.sensitivity(document)])
     print_rows(text, [_row(answer, one) for one in answer.curve])
     if answer.uncertain is not None:
         print_rows(f"\nA pool of {answer.uncertain.interval}, any size as likely as any other:", _interval_rows(answer))

@@ -187,3 +187,36 @@ def ways(document: Document, words: Translate = str) -> list[str]:
 
 
 _NO_WAY = "{settings}: would not hold it either, {pages} pages"
+
+
+def sensitivity(document: Document, words: Translate = str) -> list[str]:
+    """Which assumptions the answer depends on most, in one sentence; nothing when that was not asked."""
+    found = document["sensitivity"]
+    if found is None:
+        return []
+    felt = [one for one in found["assumptions"] if _felt(one) >= found["felt"]]
+    text = words("most sensitive to (each {change} more / less, all else equal): {felt}; hardly to {rest}")
+    if not felt:
+        text = words("each assumption {change} more or less changes the answer by less than {least}: {rest}")
+    return [
+        text.format(
+            change=percent(found["change"]),
+            least=percent(found["felt"]),
+            felt=", ".join(_effect(one, words) for one in felt),
+            rest=", ".join(one["name"] for one in found["assumptions"] if one not in felt) or words("nothing else"),
+        )
+    ]
+
+
+def _felt(one: Document) -> float:
+    needed, room = one["pages_needed_ratio"], one["pages_available_ratio"]
+    return float(max(abs(needed[way] / room[way] - 1.0) for way in ("up", "down")))
+
+
+def _effect(one: Document, words: Translate) -> str:
+    """``prompt tokens (pages needed +39 % / -30 %)``."""
+    needed, room = one["pages_needed_ratio"], one["pages_available_ratio"]
+    what, ratios = ("pages needed", needed) if room["up"] == room["down"] == 1.0 else ("pages available", room)
+    sure = f", {words(one['confidence'])}" if one["confidence"] else ""
+    change = " / ".join(f"{100 * (ratios[way] - 1.0):+.2g} %" for way in ("up", "down"))
+    return f"{one['name']} ({words(what)} {change}{sure})"

@@ -53,7 +53,11 @@ def size_page(data: AnswerData, words: Translate) -> Page:
         description=data.basis.scenario["description"],
         bases=(data.basis,),
         answer=[size_words.verdict(document, words), *_settings(document, words)],
-        warnings=[*size_words.notes(document, words), *_ways(document, words)],
+        warnings=[
+            *size_words.notes(document, words),
+            *_ways(document, words),
+            *size_words.sensitivity(document, words),
+        ],
         figures=[_recommended(document, words), _curve(document, words), *_interval(document, words)],
         pictures={
             "size_curve": Picture(
