@@ -16,9 +16,9 @@ from simulator.version import version
 
 #: family to its title and the modules of ``validating`` that check it
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "engines": ("Engines' own numbers", ("engine_lines", "engine_budgets")),
+    "engines": ("Engines' own numbers", ("engine_lines", "engine_budgets", "engine_cases")),
     "paper": ("The PagedAttention paper", ("paper",)),
-    "prefix": ("Prefix cache", ("prefix",)),
+    "prefix": ("Prefix cache", ("prefix", "agentic")),
     "theory": ("Theory", ("theory_loss", "theory_queues", "theory_memory")),
     "scheduler": ("Scheduler and block manager, worked cases", ("scheduling", "paging")),
     "hardware": ("Hardware", ("hardware",)),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simulator.memory import request_pages
+from simulator.units import ceil_div
 
 Version = Literal["0.6", "0.11", "0.33"]
 
@@ -61,3 +62,13 @@ class BlockPool:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self.accepts(middle) else (low, middle - 1)
         return low
+
+
+def aligned_block_tokens(state_bytes: int, *, token_bytes: int, step: int = 128) -> int:
+    """Tokens of an attention block whose bytes hold one page of a state: whole steps of tokens (vllm-ascend)."""
+    return step * ceil_div(state_bytes, step * token_bytes)
+
+
+def state_waste_bytes(state_bytes: int, *, token_bytes: int, page_bytes_per_token: int) -> int:
+    """Bytes of a padded state page that the state does not use; the page is as large as the block's K and V."""
+    return aligned_block_tokens(state_bytes, token_bytes=token_bytes) * page_bytes_per_token - state_bytes
