@@ -41,13 +41,13 @@ class StepTimes(Protocol):
         ...
 
     def decode_ns(
-        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int, longest_tokens: int
+        self, sequences: int, context_tokens: int, pages: int, windowed_tokens: int, lengths: Lengths | None
     ) -> int:
         """``step_ns`` of a step that only decodes: every sequence gains one token and is sampled."""
         ...
 
     def decode_ns_array(
-        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, longest_tokens: Any
+        self, sequences: int, context_tokens: Any, pages: Any, windowed_tokens: Any, lengths: Lengths | None
     ) -> Any:
         """``decode_ns`` of many steps of as many sequences: int64 arrays of sums in, int64 out."""
         ...
