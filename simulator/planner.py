@@ -88,14 +88,23 @@ def comparison_document(
 def chosen_goal(scenario: Scenario, oom: float | None, texts: Sequence[str]) -> Goal:
     """What ``--target-oom``, ``--target`` and ``--slo`` ask for, all of it together.
 
-    Without any: an OOM rate of 0.001 where a full pool ends requests or makes them wait, 0.01 preemptions per
-    request where it preempts, because there the OOM rate is hardly ever above 0. Raises ``InputError``.
+    Without any, what a full pool does is kept rare: an OOM rate of 0.001 where it ends requests, 0.01 preemptions per
+    request where it preempts, a share of 0.001 timed out where they wait no longer than ``queue_timeout``. Raises
+    ``InputError`` where they wait without end: nothing is lost, and which time is too long only the user knows.
     """
     spelled = [*([] if oom is None else [f"oom={oom!r}"]), *texts]
     if spelled:
         return parse_goal(spelled)
-    preempts = scenario.engine.on_oom.startswith("preempt")
-    return Goal((Target("preemption", 0.01) if preempts else Target("oom", 0.001),))
+    engine = scenario.engine
+    if engine.on_oom != "wait":
+        return Goal((Target("preemption", 0.01) if engine.on_oom.startswith("preempt") else Target("oom", 0.001),))
+    if engine.queue_timeout is None:
+        message = (
+            "with on_oom: wait a full pool loses no request, so there is no rate to keep low: say which time is too "
+            "long, --target ttft_p95=2s (or --target-oom 0.001 for the smallest pool that does not stand still)"
+        )
+        raise InputError([Problem(key="engine.on_oom", message=message)])
+    return Goal((Target("timeout", 0.001),))
 
 
 def sizable(scenario: Scenario, labels: tuple[str, ...] | None) -> int:

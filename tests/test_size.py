@@ -293,6 +293,16 @@ def test_the_default_target_is_one_that_the_engine_can_miss() -> None:
         planner.chosen_goal(fails, 0.01, ["oom=0.1"])
 
 
+def test_where_requests_wait_without_end_a_target_is_asked_for() -> None:
+    fails = loss_system(5, requests=10)
+    waits = fails.model_copy(update={"engine": fails.engine.model_copy(update={"on_oom": "wait"})})
+    with pytest.raises(InputError, match=r"engine\.on_oom: .*--target ttft_p95=2s"):
+        planner.chosen_goal(waits, None, ())
+    assert planner.chosen_goal(waits, 0.01, ()) == Goal((Target("oom", 0.01),))
+    gives_up = waits.model_copy(update={"engine": waits.engine.model_copy(update={"queue_timeout": 3.0})})
+    assert planner.chosen_goal(gives_up, None, ()) == Goal((Target("timeout", 0.001),))
+
+
 # ---- what the device holds
 
 TIGHT = """\

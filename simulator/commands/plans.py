@@ -79,39 +79,46 @@ def compare(
     )
 
 
+TargetOom = Annotated[
+    float | None, typer.Option("--target-oom", metavar="RATE", help="OOM rate to stay below; default 0.001.")
+]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        "--slo",
+        metavar="NAME=LIMIT",
+        help="Another target: preemption=0.01, ttft_p95=2s, ... Repeatable: all have to hold.",
+    ),
+]
+OneAllocator = Annotated[
+    str | None, typer.Option("--allocator", metavar="NAME", help="Which one; default: the first paged one.")
+]
+PoolBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--pool-interval", metavar="LOW:HIGH", help="Bytes the KV pool of a device has, when not known exactly."
+    ),
+]
+Solve = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--solve",
+        metavar="KEY=A:B:STEP",
+        help="Instead: how far a key may go with the pool there is. Twice: how two keys trade.",
+    ),
+]
+
+
 def size(
     scenario: ScenarioName,
     *,
-    target_oom: Annotated[
-        float | None, typer.Option("--target-oom", metavar="RATE", help="OOM rate to stay below; default 0.001.")
-    ] = None,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target",
-            "--slo",
-            metavar="NAME=LIMIT",
-            help="Another target: preemption=0.01, ttft_p95=2s, ... Repeatable: all have to hold.",
-        ),
-    ] = None,
+    target_oom: TargetOom = None,
+    target: Targets = None,
     confidence: Confidence = 0.95,
-    allocator: Annotated[
-        str | None, typer.Option("--allocator", metavar="NAME", help="Which one; default: the first paged one.")
-    ] = None,
-    pool_interval: Annotated[
-        str | None,
-        typer.Option(
-            "--pool-interval", metavar="LOW:HIGH", help="Bytes the KV pool of a device has, when not known exactly."
-        ),
-    ] = None,
-    solve: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--solve",
-            metavar="KEY=A:B:STEP",
-            help="Instead: how far a key may go with the pool there is. Twice: how two keys trade.",
-        ),
-    ] = None,
+    allocator: OneAllocator = None,
+    pool_interval: PoolBytes = None,
+    solve: Solve = None,
     max_replications: Annotated[int, typer.Option(min=1, help="Most replications of one size.")] = 64,
     settings: Settings = None,
     seed: Seed = None,
@@ -147,26 +154,13 @@ def size(
     )
     if loaded.budget.overdraft_bytes:
         refuse(loaded.budget)
-    options = {
-        "set": settings,
-        "seed": seed,
-        "target-oom": target_oom,
-        "target": target,
-        "allocator": allocator,
-        "pool-interval": pool_interval,
-        "solve": solve,
-        "confidence": _changed(confidence, 0.95),
-        "max-replications": _changed(max_replications, 64),
-    }
-    reply(
-        question,
-        results_folder(f"{loaded.name}-size", out, wanted=not no_report),
-        command=typed("size", scenario, options),
-        language=language,
-        jobs=jobs,
-        output_format=output_format,
-        quiet=quiet,
-    )
+    options: dict[str, Any] = {"set": settings, "seed": seed, "target-oom": target_oom, "target": target}
+    options |= {"allocator": allocator, "pool-interval": pool_interval, "solve": solve}
+    options |= {"confidence": _changed(confidence, 0.95), "max-replications": _changed(max_replications, 64)}
+    folder = results_folder(f"{loaded.name}-size", out, wanted=not no_report)
+    command = typed("size", scenario, options)
+    told: dict[str, Any] = {"language": language, "jobs": jobs, "output_format": output_format, "quiet": quiet}
+    reply(question, folder, command=command, **told)
 
 
 def sweep(
@@ -234,9 +228,7 @@ def export(
     scenario: ScenarioName,
     *,
     engine: Annotated[str, typer.Option("--for", metavar="ENGINE", help="vllm-ascend, vllm, mindie or cann-recipes.")],
-    allocator: Annotated[
-        str | None, typer.Option("--allocator", metavar="NAME", help="Which one; default: the first paged one.")
-    ] = None,
+    allocator: OneAllocator = None,
     max_pages: Annotated[int | None, typer.Option(min=1, help="Pages of the pool, as `size` recommends.")] = None,
     settings: Settings = None,
     output_format: OutputFormat = Format.table,

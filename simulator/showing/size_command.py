@@ -48,6 +48,11 @@ class SizeQuestion:
         """Raises ``InputError`` for targets, keys and an interval that are none or contradict each other."""
         if self.targets:
             parse_goal(self.targets)
+        else:
+            assert self.asked.scenario is not None
+            scenario = load_scenario(self.asked.scenario, self.asked.changes)
+            with scenario.located():
+                planner.chosen_goal(scenario, self.target_oom, ())
         axes = [parse_axis(one, "--solve") for one in self.solve]
         if self.solve and self.pool_interval is not None:
             message = "is for sizing; --solve takes the pool there is: set device.kv_capacity_bytes to an end of it"
