@@ -4,7 +4,7 @@
 * ``sweep``: 200 points of the chat scenario with 2,000 requests each, one allocator a point.
 
 Both on two processes. Processor time is that of all processes together, children included: on a machine that
-others use they say more than wall time. Nothing here is a test.
+others use it says more than wall time. Nothing here is a test.
 """
 
 import argparse
