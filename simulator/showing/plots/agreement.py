@@ -39,6 +39,6 @@ def agreement_errors(equal: "Sequence[Agreement]", mixed: "Sequence[Agreement]")
     panels[-1].xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     panels[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panels[-1].xaxis.set_minor_formatter(NullFormatter())
-    panels[-1].set_xlabel("time of one launch, its floor included [us]; grey: within 2 %")
+    panels[-1].set_xlabel("time of one launch beyond its floor [us]; errors are of both; grey: within 2 %")
     style.legend(drawn, title, entries, columns=2)
     return drawn
