@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from simulator.allocators.base import Allocator
+from simulator.allocators.sharing import RULES
 from simulator.errors import InputError
 from simulator.scenario import Scenario, parse_scenario
 from simulator.serving.pool import build_allocator
@@ -43,7 +44,10 @@ def random_scenario(rng: np.random.Generator) -> dict[str, Any]:
     pages = max(4, int(rng.uniform(1.0, 4.0) * (longest + outputs) / page_size))
     paged = {"page_size": page_size, "max_pages": pages}
     own_order = {"free_order": one_of("lifo", "fifo", "address_ordered", "first_fit_scan")}
+    profile = one_of(*_PROFILES)
     sharing = {"kind": "paged_cow", **paged, "enable_prefix_caching": bool(rng.random() < 0.8)}
+    if RULES[profile].free_order != "fifo":
+        sharing["eviction_policy"] = one_of("lru", "lru", "lfu", "fifo", "mru", "filo", "priority")
     trigger = one_of({"on_failure": True}, {"fragmentation": 0.3}, {"period": "50ms"}, {"on_failure": False})
     runs = {"run_length": one_of(2, 4, 8), "trigger": trigger, "grow_by": one_of("page", "run")}
     capacity = pages * page_size * 131_072
@@ -54,7 +58,13 @@ def random_scenario(rng: np.random.Generator) -> dict[str, Any]:
     allocators: list[dict[str, Any]] = [
         sharing,
         {"kind": "contiguous", "kv_capacity_bytes": capacity, "grow_tokens": one_of(1, 16, 128), **ranges},
-        {"kind": "paged", **paged, **own_order, "null_page": bool(rng.random() < 0.5)},
+        {
+            "kind": "paged",
+            **paged,
+            **own_order,
+            "null_page": bool(rng.random() < 0.5),
+            "pools": one_of("shared", "per_group"),
+        },
         {"kind": "paged_defrag", **paged, **runs, "strict_runs": bool(rng.random() < 0.7)},
     ]
     return {
@@ -68,11 +78,15 @@ def random_scenario(rng: np.random.Generator) -> dict[str, Any]:
             "prompt_tokens": {"dist": "uniform", "min": 1, "max": longest},
             "output_tokens": {"dist": "uniform", "min": 1, "max": outputs},
             "shared_prefix": {"groups": int(rng.integers(1, 5)), "tokens": int(rng.integers(1, longest + 1))},
+            "classes": [{"name": "chat"}, {"name": "batch", "priority": int(rng.integers(-1, 2))}],
             "requests": int(rng.integers(20, 200)),
             **({"beam_width": one_of(2, 4)} if beams else {"samples": one_of(1, 1, 3)}),
         },
         "engine": {
-            "profile": one_of(*_PROFILES),
+            "profile": profile,
+            "scheduling_policy": one_of("fcfs", "fcfs", "priority"),
+            "long_prefill_token_threshold": one_of(0, 0, 50),
+            "adaptive_long_prefill_threshold": bool(rng.random() < 0.5),
             "scheduler": scheduler,
             "on_oom": on_oom,
             "max_num_seqs": int(rng.integers(4, 24)),
@@ -108,7 +122,11 @@ def stress(scenario: Scenario, counts: Counter[str]) -> None:
     requests = scenario.requests()
     parts = pool_parts(scenario, requests)
     for index, (label, config) in enumerate(zip(scenario.labels, scenario.allocators, strict=True)):
-        allocator = counted(build_allocator(config, parts, key=f"allocators.{index}"), counts)
+        try:
+            allocator = counted(build_allocator(config, parts, key=f"allocators.{index}"), counts)
+        except InputError:
+            counts["pools smaller than their windows"] += 1
+            continue
         summary = run_one(scenario, requests, allocator, label=label, verify=True).summary
         counts["runs"] += 1
         counts[f"runs {allocator.kind}"] += 1

@@ -192,6 +192,7 @@ def _memory(run: EngineRun, allocator: Allocator, totals: Totals, instances: int
         "shared_saving": _shared_saving(recorder.entries.total, allocated // page_bytes if page_bytes else 0),
         "prefix_hit_rate": _ratio(totals.prefix_hit_tokens, totals.prefix_query_tokens),
         "prefix_hit_rate_recent": _ratio(totals.recent_hit_tokens, totals.recent_query_tokens),
+        "prefix_look_ups": {"first": totals.look_ups, "resumed": totals.resumed_look_ups},
         "evictions": totals.evictions,
         "moved_bytes": totals.moved_bytes,
     }

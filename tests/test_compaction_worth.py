@@ -1,5 +1,6 @@
 """What a run's summary says about compaction, against figures worked out by hand."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ from simulator.allocators.paged import plain_layout
 from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.config import DefragTrigger
 from simulator.engine import EngineRun
+from simulator.scenario import parse_scenario
 from simulator.serving.compaction_worth import compaction_worth
 from simulator.serving.ledger import Ledger
 from simulator.serving.recorder import Recorder
+from simulator.simulation import simulate
 
 
 class TransferCost:
@@ -66,3 +69,16 @@ def test_moves_that_made_no_run_whole_or_saved_nothing_do_not_pay() -> None:
 def test_where_nothing_moved_there_is_nothing_to_judge() -> None:
     found = worth(runs_gained=0, moved_pages=0)
     assert (found["cost_s"], found["break_even_s"], found["pays"]) == (0, None, None)
+
+
+def test_a_model_with_window_layers_is_judged_too() -> None:
+    world = """
+device: {preset: 910B3}
+model: {preset: gpt-oss-20b}
+workload: {arrivals: {process: closed, users: 6}, prompt_tokens: 20, output_tokens: 13, requests: 60}
+engine: {max_num_seqs: 8, max_model_len: 64}
+allocators: [{kind: paged_defrag, page_size: 1, max_pages: 160, run_length: 4, trigger: {period: 5ms}}]
+"""
+    found = simulate(parse_scenario(world, Path())).runs[0].summary["kv"]["compaction"]
+    # window layers read no more than full ones do, so a step costs what one of either kind costs, and not nothing
+    assert found["step_s_single_pages"] >= found["step_s_whole_runs"] > 0

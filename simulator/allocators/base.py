@@ -139,6 +139,8 @@ class Totals:
     moved_bytes: int = 0
     moves: int = 0
     cow_copies: int = 0
+    look_ups: int = 0
+    resumed_look_ups: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
     recent_query_tokens: int = 0

@@ -246,16 +246,20 @@ class PagedCowAllocator(SharedTables):
     def _count_look_ups(self, demand: Demand, known_tokens: int, hit_tokens: int, more_steps: int = 0) -> None:
         """Hits are counted up to the first admission of a request, not when it resumes; in this step, or once in each
         of ``more_steps``."""
-        seen, request_id = self._seen_requests, demand.request_id
-        if self.enable_prefix_caching and not (request_id < len(seen) and seen[request_id]):
-            times = more_steps or 1
-            self.totals.prefix_query_tokens += times * known_tokens
-            self.totals.prefix_hit_tokens += times * hit_tokens
-            if more_steps:
-                self._recent.repeat(known_tokens, hit_tokens, more_steps)
-            else:
-                self._recent.count(known_tokens, hit_tokens)
-            self._tell_recent()
+        seen, request_id, times = self._seen_requests, demand.request_id, more_steps or 1
+        if not self.enable_prefix_caching:
+            return
+        if request_id < len(seen) and seen[request_id]:
+            self.totals.resumed_look_ups += times
+            return
+        self.totals.look_ups += times
+        self.totals.prefix_query_tokens += times * known_tokens
+        self.totals.prefix_hit_tokens += times * hit_tokens
+        if more_steps:
+            self._recent.repeat(known_tokens, hit_tokens, more_steps)
+        else:
+            self._recent.count(known_tokens, hit_tokens)
+        self._tell_recent()
 
     def _tell_recent(self) -> None:
         self.totals.recent_query_tokens = self._recent.query_tokens

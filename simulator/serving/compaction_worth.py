@@ -61,9 +61,14 @@ def _mean_steps(
     if not recorder.steps or not recorder.busy_ns:
         return 0.0, 0.0, 0.0
     sequences = max(1, round(recorder.sequence_steps / recorder.steps))
-    tokens = round(recorder.used_byte_ns / recorder.busy_ns / allocator.bytes_per_token)
-    pages = round(recorder.allocated.total / recorder.busy_ns / allocator.layout.page_bytes)
+    # every sequence has at least a token and an entry in its tables
+    tokens = max(sequences, round(recorder.used_byte_ns / recorder.busy_ns / allocator.bytes_per_token))
+    pages = recorder.allocated.total / recorder.busy_ns / allocator.layout.page_bytes
+    entries = max(sequences, round(pages / allocator.layout.row_pages))
+    windows = [group.window_tokens for group in allocator.layout.groups if group.window_tokens is not None]
+    windowed = min(tokens, sequences * max(windows)) if windows else 0
     single, runs = (
-        costs(length).decode_ns(sequences, tokens, pages, 0) / NS_PER_S for length in (1.0, float(allocator.run_length))
+        costs(length).decode_ns(sequences, tokens, entries, windowed) / NS_PER_S
+        for length in (1.0, float(allocator.run_length))
     )
-    return single, runs, float(pages)
+    return single, runs, float(round(pages))

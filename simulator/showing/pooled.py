@@ -13,7 +13,7 @@ Summary = Mapping[str, Any]
 _ADDED = (
     "arrived completed oom_admission oom_decode too_large timed_out unfinished capacity fragmentation preemptions "
     "recomputed_tokens swapped_bytes swap_refusals stalls padding_tokens cow_copies evictions moved_bytes moved_pages "
-    "runs_gained cost_s planted noticed steps wall_s"
+    "runs_gained cost_s planted noticed steps wall_s first resumed"
 )
 _COUNTS = frozenset(_ADDED.split())
 #: what has no meaning over replications: instance 3 of one is not instance 3 of another
