@@ -1,23 +1,26 @@
-"""Put computed tables into the pages: ``python docs/refresh_tables.py [NAME]...`` (by default all, some minutes).
+"""Put computed tables into the pages: ``python -m docs.refresh_tables [NAME]...`` (by default all, some minutes).
 
 A line ``<!-- table: NAME -->`` is followed by a table, which is replaced by what ``TABLES[NAME]`` computes for the
 page's language. Nothing in such a table is written by hand but its words.
 """
-# ruff: noqa: RUF001 (Chinese punctuation)
 
 import re
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any
 
+from docs.article_tables import article_factor, article_fragmentation, article_rows
+from docs.table_text import runs, table
 from simulator.allocators.page_pool import PagePool
-from simulator.config import FreeOrder, PagedConfig
+from simulator.allocators.paged import PagedAllocator, PageLayout, plain_layout
+from simulator.allocators.paged_cow import PagedCowAllocator
+from simulator.allocators.paged_defrag import PagedDefragAllocator
+from simulator.config import DefragTrigger, FreeOrder, PagedConfig
 from simulator.scenario import Scenario, load_scenario
 from simulator.serving.pool import page_layout
 from simulator.serving.pool_parts import PoolParts
-from simulator.simulation import simulate
+from simulator.serving.sequence import Sequence as Request
 from simulator.units import format_bytes, format_seconds
 from simulator.units import format_percent as percent
 
@@ -26,21 +29,6 @@ PAGES = ("allocators.md", "articles.md", "articles.zh-CN.md")
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n)((?:\|[^\n]*\n)+)")
 #: the article's pool: 128K tokens in pages of 16 KiB, 80 layers
 ARTICLE_PAGES = 2_600_000
-
-Summary = dict[str, Any]
-Words = tuple[str, str]
-
-
-@cache
-def runs(name: str, *settings: str) -> tuple[Summary, ...]:
-    """Summaries of a shipped scenario with ``settings``, one an allocator."""
-    return tuple(run.summary for run in simulate(load_scenario(name, settings)).runs)
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """A Markdown table; all but the first ``left`` columns stand to the right."""
-    rule = ["---"] * left + ["---:"] * (len(heads) - left)
-    return "".join(f"| {' | '.join(cells)} |\n".replace("|  |", "| |", 1) for cells in (heads, rule, *rows))
 
 
 # ---- allocators.md
@@ -173,9 +161,7 @@ def _parts(model: str, tp: int, pp: int) -> PoolParts:
     return PoolParts(scenario.loaded_model, scenario.engine, 0, 0.0)
 
 
-def _peak(layout: Any, tokens: int) -> int:
-    from simulator.allocators.paged import PagedAllocator
-
+def _peak(layout: PageLayout, tokens: int) -> int:
     return PagedAllocator(layout, max_pages=1 << 30, chunk_tokens=8192).peak_pages(tokens, tokens)
 
 
@@ -220,67 +206,38 @@ def leak(language: str) -> str:
     return table(heads, rows)
 
 
-# ---- articles
-
-
-def article_fragmentation(language: str) -> str:
-    """The ATB article's mix under four allocators."""
-    heads = {
-        "en": ("", "OOM rate", "of it fragmentation", "of it capacity", "KV used, mean"),
-        "zh": ("", "OOM 率", "其中碎片", "其中容量不足", "KV 平均占用"),
-    }[language]
-    names: dict[str, Words] = {
-        "contiguous": ("contiguous, `max_model_len` for everybody", "连续分配，人人预留 `max_model_len`"),
-        "contiguous_exact": ("contiguous, exactly what will be needed (an oracle)", "连续分配，恰好预留所需（先知）"),
-        "paged": ("paged", "分页"),
-        "paged_defrag": ("paged, compacted into runs of 8", "分页，整理成 8 页一段"),
+def memory_of_pages(language: str) -> str:
+    """Host memory of the simulator for the article's pages: all held, half given back, all given back."""
+    del language
+    plain, table_pages = plain_layout(page_tokens=16, bytes_per_token=1024), 8192
+    builders: dict[str, Callable[[], PagedAllocator]] = {
+        "`paged`": lambda: PagedAllocator(plain, max_pages=ARTICLE_PAGES),
+        "`paged_cow`, all findable": lambda: PagedCowAllocator(plain, max_pages=ARTICLE_PAGES),
+        "`paged_defrag`, runs of 8": lambda: PagedDefragAllocator(
+            plain, max_pages=ARTICLE_PAGES, run_length=8, trigger=DefragTrigger()
+        ),
     }
-    from simulator.showing.terminal import cause_shares
-
-    rows = []
-    for run in runs("llama70b_128k"):
-        if run["label"] in names:
-            shares = cause_shares(run)
-            figures = (run["oom_rate"], shares["fragmentation"], shares["capacity"], run["kv"]["mean_utilization"])
-            rows.append((names[run["label"]][language == "zh"], *map(percent, figures)))
-    return table(heads, rows)
+    rows = [(name, *_memory_mib(build, table_pages * 16)) for name, build in builders.items()]
+    return table(("2.6 million pages", "all held", "half given back", "all given back", "peak"), rows)
 
 
-def article_rows(language: str) -> str:
-    """The cann-recipes article's rows against pages."""
-    heads = {
-        "en": ("", "requests/s", "TTFT p50", "KV used, mean", "held for tokens that never come"),
-        "zh": ("", "请求/秒", "TTFT p50", "KV 平均占用", "留给永不出现的 token"),
-    }[language]
-    names: tuple[Words, ...] = (
-        ("rows of 2,048", "每行 2,048"),
-        ("rows as long as needed (an oracle)", "按需行长（先知）"),
-        ("pages of 16", "16 token 一页"),
-    )
-    rows = []
-    for name, run in zip(names, runs("llama7b_8x2048", "engine.scheduler=continuous"), strict=True):
-        kv = run["kv"]
-        first = format_seconds(run["latency"]["ttft_s"]["p50"])
-        cells = (
-            f"{run['throughput']['requests_per_s']:.2f}",
-            first.replace("min", "分钟") if language == "zh" else first,
-        )
-        rows.append((name[language == "zh"], *cells, percent(kv["mean_utilization"]), percent(kv["waste"]["internal"])))
-    return table(heads, rows)
-
-
-def article_factor(language: str) -> str:
-    """Requests lost by safety factor."""
-    chinese = language == "zh"
-    rows = []
-    for factor in ("1.0", "1.2", "1.5", "2.0"):
-        settings = ("engine.on_oom=fail", f"allocators=[{{kind: paged, page_size: 16, safety_factor: {factor}}}]")
-        (run,) = runs("llama7b_8x2048", *settings)
-        lost, arrived, peak = run["oom_rate"], run["requests"]["arrived"], run["kv"]["peak_pages"]
-        none = f"{arrived:,} 个中 0 个" if chinese else f"none of {arrived:,}"
-        most = f"（最多用 {peak:,} 页）" if chinese else f" ({peak:,} pages at most in use)"
-        rows.append((factor, f"{run['max_pages']:,}", percent(lost) if lost else none + most))
-    return table(("系数", "`max_pages`", "丢失的请求") if chinese else ("factor", "`max_pages`", "requests lost"), rows)
+def _memory_mib(build: Callable[[], PagedAllocator], tokens: int) -> Iterator[str]:
+    tracemalloc.start()
+    allocator = build()
+    holdings = []
+    for number in range(ARTICLE_PAGES * 16 // tokens):
+        sequence = Request(number, prompt_tokens=tokens, output_tokens=1, arrival_ns=0)
+        sequence.computed_tokens = tokens
+        holdings.append(allocator.admit(sequence, tokens))
+    seen = [tracemalloc.get_traced_memory()[0]]
+    for part in (holdings[::2], holdings[1::2]):
+        for holding in part:
+            assert holding is not None
+            allocator.release(holding)
+        seen.append(tracemalloc.get_traced_memory()[0])
+    seen.append(tracemalloc.get_traced_memory()[1])
+    tracemalloc.stop()
+    return (f"{size / 2**20:.0f} MiB" for size in seen)
 
 
 TABLES: dict[str, Callable[[str], str]] = {
@@ -293,6 +250,7 @@ TABLES: dict[str, Callable[[str], str]] = {
         hybrid_groups,
         planted_mistakes,
         leak,
+        memory_of_pages,
         article_fragmentation,
         article_rows,
         article_factor,

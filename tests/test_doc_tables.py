@@ -25,7 +25,7 @@ def test_a_table_that_needs_no_simulation_is_up_to_date(name: str) -> None:
     shown = [(page, text) for page, marked, text in MARKED if marked == name]
     assert shown
     for page, text in shown:
-        assert text == TABLES[name](language_of(page)), f"python docs/refresh_tables.py {name}"
+        assert text == TABLES[name](language_of(page)), f"python -m docs.refresh_tables {name}"
 
 
 def test_both_languages_of_an_article_show_the_same_tables() -> None:
