@@ -27,7 +27,8 @@ class Profile:
     ``append_reserve``: a decode needs free pages as if all that it touches were new (see ``append_reserve``).
     ``whole_page_chunks``: with prefix caching, a prompt's chunks end with a page.
     ``token_budget``: admission keeps room for a share of the tokens to come (see ``token_budget``).
-    ``group_pools``: groups of layers with different windows have a pool each.
+    ``reserves_prompts``: admission keeps room for what prompts under way have still to compute. ``group_pools``:
+    groups of layers with different windows have a pool each.
     """
 
     free_order: FreeOrder
@@ -45,11 +46,16 @@ class Profile:
     token_budget: bool = False
     whole_page_chunks: bool = False
     group_pools: bool = False
+    reserves_prompts: bool = False
 
 
 PROFILES: dict[ProfileName, Profile] = {
     "generic": Profile("lifo", 0.0, True, 0, False, False, True, False, "last_admitted"),
-    "vllm-0.33": Profile("fifo", 0.0, True, 0, True, True, True, False, "last_admitted", alone_without_threshold=True),
+    "vllm-0.33": Profile(
+        *("fifo", 0.0, True, 0, True, True, True, False, "last_admitted"),
+        alone_without_threshold=True,
+        reserves_prompts=True,
+    ),
     "vllm-0.11": Profile("fifo", 0.0, False, 0, True, True, False, False, "last_admitted"),
     "vllm-0.6": Profile(
         *("lifo", 0.01, True, 0, False, False, True, True, "last_admitted"),

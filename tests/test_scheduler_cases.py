@@ -420,6 +420,26 @@ def test_a_second_prompt_is_not_cut_to_fill_a_prefill_step() -> None:
     assert desk.step() == [0, 60]
 
 
+@pytest.mark.parametrize(("profile", "chunks"), [("vllm-0.33", [32, 0]), ("generic", [32, 16])])
+def test_0_33_keeps_room_for_prompts_that_are_under_way(profile: str, chunks: list[int]) -> None:
+    """``reserved_blocks``: a prompt of 6 blocks holds 2 and has 4 to come, so of 10 blocks 4 are left, not 8."""
+    blocks = 11 if profile == "vllm-0.33" else 10
+    desk = Desk(blocks=blocks, profile=profile, max_num_batched_tokens=48, long_prefill_token_threshold=32)
+    desk.add(96, 80)
+    assert desk.step() == chunks
+    # what has been computed is held and not kept free twice: 80 tokens still do not fit beside 96
+    assert desk.step()[1] == 0 or profile == "generic"
+    desk.add(64)
+    assert not desk.begin()[2], "nobody goes ahead of the one that waits"
+
+
+def test_0_33_admits_beside_a_prompt_under_way_what_fits_beside_the_whole_of_it() -> None:
+    desk = Desk(blocks=11, profile="vllm-0.33", max_num_batched_tokens=48, long_prefill_token_threshold=32)
+    desk.add(96, 64)
+    assert desk.step() == [32, 16]
+    assert desk.step() == [32, 16]
+
+
 # ---- vLLM 0.33: a threshold that adapts, priorities
 
 

@@ -28,6 +28,7 @@ class Admission:
         units = allocator.max_pages or allocator.capacity_bytes // allocator.bytes_per_token
         self._unit_bytes = allocator.capacity_bytes // units if units else 0
         self._watermark_bytes = int(self.rules.watermark_ratio * units) * self._unit_bytes
+        self._reserves_prompts = PROFILES[scheduler.engine.profile].reserves_prompts and allocator.max_pages > 0
         promises = PROFILES[scheduler.engine.profile].token_budget and allocator.max_pages
         self.token_budget = TokenBudget(scheduler) if promises else None
 
@@ -70,7 +71,17 @@ class Admission:
         if not running:
             return 0
         reserved = ceil_div(self.rules.reserved_tokens_per_request, self._scheduler.allocator.tile_tokens)
-        return self._watermark_bytes + reserved * running * self._unit_bytes
+        kept = self._watermark_bytes + reserved * running * self._unit_bytes
+        return kept + self._promised_bytes() if self._reserves_prompts else kept
+
+    def _promised_bytes(self) -> int:
+        """Memory that prompts under way have still to take (vLLM 0.33: ``reserved_blocks``)."""
+        scheduler, promised = self._scheduler, 0
+        tile_tokens = scheduler.allocator.tile_tokens
+        for sequence in scheduler.prefilling:
+            wanted = scheduler.with_lookahead(sequence.target_tokens)
+            promised += ceil_div(max(0, wanted - scheduler.holding(sequence).held_tokens), tile_tokens)
+        return promised * tile_tokens * scheduler.allocator.bytes_per_token
 
     def keep_free_beside(self, candidate: Sequence) -> int:
         """Memory that must be left free beside the prompt of ``candidate``."""
