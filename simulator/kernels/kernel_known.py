@@ -147,12 +147,14 @@ class _Cores:
         return np.maximum(loads, works), reads
 
     def _buffer_waits(self) -> Any:
-        """With two buffers, V of a short last page waits until V of the page before is worked on and leaves its own."""
+        """With two buffers, V of a short last burst waits until V of the one before is worked on and leaves its own."""
         plan, deal = self.form.plan, self.deal
-        if plan.buffers > 2 or self.merges:
+        if plan.buffers > 2:
             return 0.0
-        waits = np.maximum(self._work(plan.page_tokens) / plan.parts - self._tile(deal.tail_tokens), 0.0)
-        return deal.over_tails(np.where(_wide(deal.seq_pages > 1), waits, 0.0))
+        tails = self.tails if self.merges else deal.tail_tokens
+        work_s = self._work(plan.page_tokens * plan.group_pages) / plan.parts
+        waits = np.maximum(work_s - self._tile(tails), 0.0)
+        return deal.over_tails(np.where(_wide(deal.seq_pages > plan.group_pages), waits, 0.0))
 
     def _scalar(self) -> Array:
         """Seconds of look-ups and issues."""
