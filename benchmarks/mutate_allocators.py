@@ -25,15 +25,13 @@ import time
 import types
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lines_of_tests import PACKAGE, ROOT, Coverage, Tracer
 from mutants import Mutant, mutants, mutated
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "simulator" / "allocators"
 #: files whose tests are about memory; those that run whole engines for long are left out
 TESTS = (
     "arena buddy compaction_worth conservation contiguous contiguous_model exhaustive_paged exhaustive_contiguous "
@@ -43,117 +41,13 @@ TESTS = (
 _ARGUMENTS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", "--no-header", "-W", "ignore")
 
 
-@dataclass
-class Coverage:
-    """Which tests run which lines, how long each takes, and how many mutants each has noticed."""
-
-    items: list[pytest.Item] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    lines: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
-    kills: Counter[str] = field(default_factory=Counter)
-
-    def reaching(self, path: Path, mutant: Mutant, budget_s: float) -> list[pytest.Item]:
-        """Tests of the mutant's line (or, outside of functions, of its file), within ``budget_s`` in all.
-
-        Those that notice much come first, then the quickest.
-        """
-        if mutant.function is not None:
-            names = self.lines.get((path.name, mutant.line), set())
-        else:
-            names = {name for (file, _), run in self.lines.items() if file == path.name for name in run}
-        chosen = [item for item in self.items if item.nodeid in names]
-        chosen.sort(key=lambda item: (-self.kills[item.nodeid], self.seconds[item.nodeid]))
-        taken, total_s = [], 0.0
-        for item in chosen:
-            total_s += self.seconds[item.nodeid]
-            if total_s <= budget_s or not taken:
-                taken.append(item)
-        return taken
-
-    def read(self, path: Path, digests: dict[str, str]) -> None:
-        """Take over what an earlier run noted about test files that are as they were."""
-        known = json.loads(path.read_text()) if path.is_file() else {}
-        for name, (seconds, lines) in known.get("tests", {}).items():
-            file = name.partition("::")[0]
-            if known["digests"].get(file) == digests.get(file):
-                self.seconds[name] = seconds
-                for place in lines:
-                    self.lines[place[0], place[1]].add(name)
-
-    def write(self, path: Path, digests: dict[str, str]) -> None:
-        """Note everything for the next run."""
-        by_test: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        for place, names in self.lines.items():
-            for name in names:
-                by_test[name].append(place)
-        tests = {name: [seconds, sorted(by_test[name])] for name, seconds in self.seconds.items()}
-        path.write_text(json.dumps({"digests": digests, "tests": tests}))
-
-
-class Tracer:
-    """A pytest plugin: collects, quietens hypothesis, and notes lines and times of tests that are not known yet."""
-
-    def __init__(self, coverage: Coverage) -> None:
-        self.coverage = coverage
-        self._seen: set[tuple[types.CodeType, int]] = set()
-        self._left: dict[types.CodeType, int] = {}
-
-    def pytest_collection(self) -> None:
-        from hypothesis import HealthCheck, Phase, settings
-
-        # Mistakes need not be shrunk; the same examples each time make the result repeatable.
-        settings.register_profile(
-            "mutation",
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=(Phase.explicit, Phase.generate),
-            suppress_health_check=list(HealthCheck),
-        )
-        settings.load_profile("mutation")
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        self.coverage.items = list(items)
-        items[:] = [item for item in items if item.nodeid not in self.coverage.seconds]
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._seen, self._left = set(), {}
-        started = time.perf_counter()
-        sys.settrace(self._enter)
-        try:
-            return (yield)  # type: ignore[misc]
-        finally:
-            sys.settrace(None)
-            self.coverage.seconds[item.nodeid] = time.perf_counter() - started
-            for code, line in self._seen:
-                self.coverage.lines[Path(code.co_filename).name, line].add(item.nodeid)
-
-    def _enter(self, frame: types.FrameType, event: str, argument: Any) -> Any:
-        del event, argument
-        code = frame.f_code
-        left = self._left.get(code)
-        if left is None:
-            inside = code.co_filename.startswith(str(PACKAGE))
-            left = self._left[code] = len({line for *_, line in code.co_lines()}) if inside else 0
-        return self._line if left else None
-
-    def _line(self, frame: types.FrameType, event: str, argument: Any) -> Any:
-        del event, argument
-        place = frame.f_code, frame.f_lineno
-        if place not in self._seen:
-            self._seen.add(place)
-            self._left[frame.f_code] -= 1
-        return self._line
-
-
 class Runner:
     """Runs mutants against the tests that ``coverage`` knows, each in a process of its own."""
 
     def __init__(self, coverage: Coverage, budget_s: float) -> None:
         self.coverage = coverage
         self._budget_s = budget_s
+        self._sound: dict[str, bool] = {}
         self._functions: dict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
         for one in gc.get_objects():
             if isinstance(one, types.FunctionType) and one.__code__.co_filename.startswith(str(PACKAGE)):
@@ -161,8 +55,9 @@ class Runner:
                 self._functions[Path(code.co_filename).name, code.co_name, code.co_firstlineno].append(one)
 
     def run(self, path: Path, mutant: Mutant) -> dict[str, Any]:
-        """Whether the mutant was noticed, and by which test."""
+        """Whether the mutant was noticed, and by which test. Tests that fail by themselves in a fork do not count."""
         tests = self.coverage.reaching(path, mutant, self._budget_s)
+        tests = [item for item in tests if self._passes(item)]
         started = time.perf_counter()
         limit_s = 20 + 4 * sum(self.coverage.seconds[item.nodeid] for item in tests)
         if not tests:
@@ -175,7 +70,15 @@ class Runner:
         self.coverage.kills[by] += verdict == "killed"
         return {"verdict": verdict, "by": by, "tests": len(tests), "seconds": round(time.perf_counter() - started, 2)}
 
-    def _forked(self, path: Path, mutant: Mutant, tests: list[pytest.Item], limit_s: float) -> tuple[str, str]:
+    def _passes(self, item: pytest.Item) -> bool:
+        if item.nodeid not in self._sound:
+            limit_s = 60 + 10 * self.coverage.seconds[item.nodeid]
+            self._sound[item.nodeid] = self._forked(None, None, [item], limit_s)[0] == "survived"
+        return self._sound[item.nodeid]
+
+    def _forked(
+        self, path: Path | None, mutant: Mutant | None, tests: list[pytest.Item], limit_s: float
+    ) -> tuple[str, str]:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
@@ -196,14 +99,15 @@ class Runner:
         verdict, _, by = answer.partition("\t")
         return (verdict, by) if answer else ("killed", "crash")
 
-    def _in_child(self, path: Path, mutant: Mutant, tests: Sequence[pytest.Item]) -> str:
+    def _in_child(self, path: Path | None, mutant: Mutant | None, tests: Sequence[pytest.Item]) -> str:
         from _pytest.runner import runtestprotocol
 
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         try:
-            self._replace_code(path, mutant)
+            if path is not None and mutant is not None:
+                self._replace_code(path, mutant)
         except Exception as error:
             return f"error\t{error!r}"
         for item, following in zip(tests, [*tests[1:], None], strict=True):
@@ -313,11 +217,19 @@ def work(options: argparse.Namespace, paths: Sequence[Path]) -> None:
     digests = _digests()
     reached = options.out.with_suffix(".lines.json")
     coverage.read(reached, digests)
-    code = pytest.main([*_ARGUMENTS, *_files()], plugins=[Tracer(coverage)])
+
+    def run_mutants() -> None:
+        coverage.write(reached, digests)
+        _run_mutants(options, paths, known, Runner(coverage, options.budget_s))
+
+    code = pytest.main([*_ARGUMENTS, *_files()], plugins=[Tracer(coverage, run_mutants)])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         sys.exit(f"the tests fail without any mutant (pytest ended with {int(code)})")
-    coverage.write(reached, digests)
-    runner = Runner(coverage, options.budget_s)
+
+
+def _run_mutants(
+    options: argparse.Namespace, paths: Sequence[Path], known: dict[str, dict[str, Any]], runner: Runner
+) -> None:
     with options.out.open("a") as journal:
         for key, path, mutant in _queue(paths):
             if key in known and (not options.again or known[key]["verdict"] == "killed"):
