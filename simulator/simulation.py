@@ -5,7 +5,6 @@ Every allocator meets the same requests. The result of one allocator does not de
 
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,7 +148,8 @@ def _run_fleet(
     watch: Watch | None,
 ) -> RunResult:
     replicas = scenario.loaded_device.replicas
-    allocators = (allocator, *(deepcopy(allocator) for _ in range(replicas - 1)))
+    assert allocator.another is not None, "the pools of a fleet come from build_allocator"
+    allocators = (allocator, *(allocator.another() for _ in range(replicas - 1)))
     observations = [observe_allocator(one, scenario.faults, verify=verify) for one in allocators]
     started = time.perf_counter()
     fleet = Fleet(

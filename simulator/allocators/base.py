@@ -202,6 +202,8 @@ class Allocator:
         self.shortfall: Shortfall | None = None
         #: called at each copy, after the destination is taken and before the source is given back
         self.on_copy: CopyHook | None = None
+        #: makes another one with an empty pool like this one's, for a further instance; set by who has built it
+        self.another: Callable[[], Allocator] | None = None
         self.allocated_bytes = 0
         self.discount_bytes = 0
         self.tail_bytes = 0

@@ -4,6 +4,7 @@ The pool is what the memory budget leaves for KV, less the page tables; a scenar
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from simulator.allocators.base import Allocator
@@ -32,6 +33,12 @@ PagedKinds = PagedConfig | PagedCowConfig | PagedDefragConfig
 
 def build_allocator(config: AllocatorConfig, parts: PoolParts, *, key: str) -> Allocator:
     """The allocator of ``config``. ``key`` names its place in the scenario for messages. Raises ``InputError``."""
+    allocator = _build(config, parts, key)
+    allocator.another = partial(_build, config, parts, key)
+    return allocator
+
+
+def _build(config: AllocatorConfig, parts: PoolParts, key: str) -> Allocator:
     budget = _capacity(config, parts, key)
     if isinstance(config, ContiguousConfig):
         return ContiguousAllocator(
