@@ -6,7 +6,6 @@ Columns are typed arrays, so a million requests take some 60 MB. Times are nanos
 
 from array import array
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal
@@ -200,7 +199,10 @@ class Ledger:
 
     def only(self, rows: npt.NDArray[np.int64]) -> "Ledger":
         """The same counts with some of the rows: those of one instance of a fleet."""
-        made = copy(self)
+        made = Ledger(0)
+        for name in _COUNTS:
+            setattr(made, name, getattr(self, name))
+        made.oom_events, made.events = self.oom_events, self.events
         for name in COLUMNS:
             column: array[int] = getattr(self, name)
             setattr(made, name, array(column.typecode, np.frombuffer(column, column.typecode)[rows].tobytes()))
