@@ -248,7 +248,7 @@ def test_a_chosen_column_is_drawn_and_an_unknown_one_is_refused(
 
 def test_a_dash_comes_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "tight.yaml").write_text(TEXT)
-    nobody = ["--set", "device.kv_capacity_bytes=1MiB", "--set", "allocators.1.max_pages=null"]
+    nobody = ["--set", "device.kv_capacity_bytes=3MiB", "--set", "allocators.1.max_pages=null"]
     words = [tmp_path / "tight.yaml", *nobody, "--quiet", "--out"]
     assert simulate("run", *words, tmp_path / "run") == 0
     text = "".join(page_of(tmp_path / "run").text)
