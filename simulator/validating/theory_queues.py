@@ -123,7 +123,8 @@ def _little(name: str) -> Iterator[Check]:
     )
     tokens, outputs = table["prompt_tokens"], table["generated_tokens"]
     areas = float((outputs * tokens + outputs * (outputs - 1) // 2).sum()) * _STEP_S
-    held = summary["kv"]["mean_utilization"] * summary["kv_capacity_bytes"] * summary["simulated_s"]
+    pools_bytes = summary["kv_capacity_bytes"] * summary.get("replicas", 1)
+    held = summary["kv"]["mean_utilization"] * pools_bytes * summary["simulated_s"]
     scenario = load_scenario(name)
     got = held / scenario.loaded_model.kv_bytes_per_token(
         scenario.engine.tensor_parallel_size, dtype=scenario.engine.kv_cache_dtype
