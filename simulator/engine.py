@@ -88,6 +88,7 @@ class Engine:
         self.horizon_ns = horizon_ns
         self._supply = Alone(requests, new_clock()) if supply is None else supply
         self.place = place
+        self._priority = EventPriority(_AFTER_ARRIVALS + place)
         self.env = self._supply.env
         self.ledger = self._supply.ledger if supply is None else Ledger.beside(supply.ledger)
         self.recorder = Recorder(allocator)
@@ -109,7 +110,6 @@ class Engine:
         self._leaky = leaky
         self._cost_for_runs = cost_for_runs
         self._watch = watch
-        self._max_batch = engine.max_num_seqs
         self._idle: simpy.Event | None = None
         self._ended_because: EndedBecause = "completed"
         self._detail = ""
@@ -281,7 +281,7 @@ class Engine:
         event = simpy.Event(self.env)
         event._ok = True
         event._value = None
-        self.env.schedule(event, priority=EventPriority(_AFTER_ARRIVALS + self.place), delay=delay)
+        self.env.schedule(event, priority=self._priority, delay=delay)
         self.wakes_ns = self._clock() + delay
         return event
 

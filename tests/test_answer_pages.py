@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from answer_folders import COMMANDS, TEXT, Folders
-from test_report import Page
+from test_report import Page, listener
 
 import cli
 from simulator.planning.compare import compare
@@ -362,16 +362,8 @@ def test_every_word_of_every_page_is_translated(
 ) -> None:
     asked: set[str] = set()
     chinese = translator("zh")
-
-    def listening(_language: str) -> Callable[[str], str]:
-        def words(text: str) -> str:
-            asked.add(text)
-            return text
-
-        return words
-
     copies = [copied(folders[name], tmp_path / name) for name in COMMANDS]
-    monkeypatch.setattr("simulator.showing.words.translator", listening)
+    monkeypatch.setattr("simulator.showing.words.translator", lambda _: listener(asked))
     for copy in copies:
         render_again(copy, "zh")
     missing = sorted(text for text in asked if chinese(text) == text)

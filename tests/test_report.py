@@ -328,20 +328,22 @@ def test_the_budget_of_the_page_adds_up_to_the_device(folder: Path) -> None:
     assert sum(budget_parts(memory).values()) == memory["hbm_bytes"]
 
 
+def listener(asked: set[str]) -> Callable[[str], str]:
+    """In place of a translator: it changes nothing and notes what it was asked for."""
+
+    def words(text: str) -> str:
+        asked.add(text)
+        return text
+
+    return words
+
+
 def test_every_word_of_the_page_is_translated(simulate: Run, tmp_path: Path) -> None:
     asked: set[str] = set()
     chinese = translator("zh")
-
-    def listening(_language: str) -> Callable[[str], str]:
-        def words(text: str) -> str:
-            asked.add(text)
-            return text
-
-        return words
-
     (tmp_path / "x.yaml").write_text(VALID)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simulator.showing.words.translator", listening)
+        patch.setattr("simulator.showing.words.translator", lambda _: listener(asked))
         assert simulate("run", "x.yaml", "--out", "out")[0] == 0
     figures = {"hbm_bytes", "contiguous", "paged"}
     plain = re.compile(r"[\d.,\-]*|p[\d.]+|TTFT.*|TPOT.*|[\d.e+]+ \w+|" + "|".join(figures) + r"|\w+_\w+")

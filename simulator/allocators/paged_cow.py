@@ -133,9 +133,7 @@ class PagedCowAllocator(SharedTables):
     def grow_each(self, holdings: list[Holding]) -> None:
         # One new page each and one that has become full: what decoding asks for all the time.
         if not self._grows_simply or any(map(_writes_into_shared, holdings)):
-            for holding in holdings:
-                grown = self.grow(holding, holding.capacity_tokens + 1)
-                assert grown, f"request {holding.demand.request_id} was sure to grow"
+            super().grow_each(holdings)
             return
         for holding in holdings:
             self.register(holding, holding.capacity_tokens)

@@ -60,6 +60,16 @@ ScenarioName = Annotated[
         metavar="SCENARIO", help="A YAML file, or the name of a shipped scenario.", autocompletion=complete_scenario
     ),
 ]
+MaybeScenario = Annotated[
+    str | None,
+    typer.Argument(metavar="[SCENARIO]", help="A YAML file or a shipped name.", autocompletion=complete_scenario),
+]
+ModelName = Annotated[str | None, typer.Option("--model", help="Preset, Hugging Face id or config.json.")]
+DeviceName = Annotated[str | None, typer.Option("--device", help="Preset or device YAML.")]
+DeviceCount = Annotated[int | None, typer.Option("--count", help="Devices; also the tensor parallel size.")]
+Allocators = Annotated[
+    list[str] | None, typer.Option("--allocator", metavar="NAME", help="Only this allocator. Repeatable.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one key, such as engine.max_num_seqs=64. Repeatable."),

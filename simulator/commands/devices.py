@@ -6,7 +6,11 @@ from typing import Annotated, Literal
 import typer
 
 from simulator.commands.common import (
+    DeviceCount,
+    DeviceName,
     Format,
+    MaybeScenario,
+    ModelName,
     NoReport,
     Out,
     OutputFormat,
@@ -14,7 +18,6 @@ from simulator.commands.common import (
     ReportLanguage,
     ScenarioName,
     Settings,
-    complete_scenario,
     print_json,
     refuse,
     reply,
@@ -25,14 +28,11 @@ from simulator.commands.common import (
 
 
 def memory(
-    scenario: Annotated[
-        str | None,
-        typer.Argument(metavar="[SCENARIO]", help="A YAML file or a shipped name.", autocompletion=complete_scenario),
-    ] = None,
+    scenario: MaybeScenario = None,
     *,
-    model: Annotated[str | None, typer.Option(help="Preset, Hugging Face id or config.json.")] = None,
-    device: Annotated[str | None, typer.Option(help="Preset or device YAML.")] = None,
-    count: Annotated[int | None, typer.Option(help="Devices; also the tensor parallel size.")] = None,
+    model: ModelName = None,
+    device: DeviceName = None,
+    count: DeviceCount = None,
     max_model_len: Annotated[int | None, typer.Option(help="Longest request, in tokens.")] = None,
     settings: Settings = None,
     output_format: OutputFormat = Format.table,
@@ -56,14 +56,11 @@ def memory(
 
 
 def kernel(
-    scenario: Annotated[
-        str | None,
-        typer.Argument(metavar="[SCENARIO]", help="A YAML file or a shipped name.", autocompletion=complete_scenario),
-    ] = None,
+    scenario: MaybeScenario = None,
     *,
-    model: Annotated[str | None, typer.Option(help="Preset, Hugging Face id or config.json.")] = None,
-    device: Annotated[str | None, typer.Option(help="Preset or device YAML.")] = None,
-    count: Annotated[int | None, typer.Option(help="Devices; also the tensor parallel size.")] = None,
+    model: ModelName = None,
+    device: DeviceName = None,
+    count: DeviceCount = None,
     page_size: Annotated[str | None, typer.Option(metavar="N,N,...", help="Page sizes in tokens.")] = None,
     context: Annotated[
         int | None, typer.Option(min=1, help="Tokens of each sequence; default: the workload's.")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from simulator.commands.common import (
+    Allocators,
     Confidence,
     Format,
     Jobs,
@@ -31,9 +32,7 @@ def compare(
     scenario: ScenarioName,
     *,
     replications: Annotated[int, typer.Option(min=1, help="Paired repetitions.")] = 10,
-    allocator: Annotated[
-        list[str] | None, typer.Option("--allocator", metavar="NAME", help="Only this allocator. Repeatable.")
-    ] = None,
+    allocator: Allocators = None,
     vary: Annotated[
         str | None, typer.Option("--vary", metavar="KEY=A:B:STEP", help="Once for each value of a key (or KEY=A,B,C).")
     ] = None,
@@ -170,9 +169,7 @@ def sweep(
         list[str], typer.Option("--grid", metavar="KEY=A:B:STEP", help="Values of a key (or KEY=A,B,C). Repeatable.")
     ],
     replications: Annotated[int, typer.Option(min=1, help="Independent repetitions of each point.")] = 1,
-    allocator: Annotated[
-        list[str] | None, typer.Option("--allocator", metavar="NAME", help="Only this allocator. Repeatable.")
-    ] = None,
+    allocator: Allocators = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder; default: reports/<name>-sweep.")
     ] = None,

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from simulator.commands.common import (
     INTERRUPTED,
     NO,
+    Allocators,
     Cause,
     Format,
     Language,
@@ -27,16 +28,11 @@ from simulator.commands.common import (
     typed,
 )
 
-if TYPE_CHECKING:
-    pass
-
 
 def run(
     scenario: ScenarioName,
     *,
-    allocator: Annotated[
-        list[str] | None, typer.Option("--allocator", metavar="NAME", help="Only this allocator. Repeatable.")
-    ] = None,
+    allocator: Allocators = None,
     replications: Annotated[int, typer.Option(min=1, help="Independent repetitions.")] = 1,
     verify: Annotated[bool, typer.Option("--verify", help="Check every invariant after every step (slow).")] = False,
     settings: Settings = None,
@@ -98,7 +94,11 @@ def run(
         loaded.located(),
     ):
         result = run_into(folder, loaded, options, progress=progress, interrupted=interrupted, watch=looking)
-    document = result.to_json()
+    _tell(result.to_json(), folder, output_format, quiet=quiet)
+
+
+def _tell(document: dict[str, Any], folder: Path | None, output_format: Format, *, quiet: bool) -> None:
+    """The answer on stdout, the rest on stderr; the exit code of a run that was interrupted."""
     if output_format is Format.json:
         print_json(document)
     else:
@@ -108,8 +108,8 @@ def run(
     if not quiet:
         for text in _never_planted(document["runs"]):
             say(text)
-    if folder is not None and not quiet:
-        say(f"report: {folder / 'report.html'}")
+        if folder is not None:
+            say(f"report: {folder / 'report.html'}")
     if any(one["ended_because"] == "interrupted" and "faults" not in one for one in document["runs"]):
         raise typer.Exit(INTERRUPTED)
 
