@@ -208,7 +208,8 @@ def _errors(
             for row in rows
         ]
     cost = StepCost(device, model, engine, page_tokens=page_tokens)
-    return [cost.seconds(_load(row, page_tokens, model)) * 1e3 / row.step_ms - 1.0 for row in rows]
+    pooled_tokens = page_tokens * engine.decode_context_parallel_size
+    return [cost.seconds(_load(row, pooled_tokens, model)) * 1e3 / row.step_ms - 1.0 for row in rows]
 
 
 def _load(row: StepRow, page_tokens: int, model: Model) -> StepLoad:

@@ -30,6 +30,12 @@ class EngineConfig(Config):
     scheduler: SchedulerName = "continuous"
     tensor_parallel_size: int = Field(1, ge=1)
     pipeline_parallel_size: int = Field(1, ge=1)
+    decode_context_parallel_size: int = Field(
+        1, ge=1, description="devices of the tensor-parallel group that share the tokens of a context among them"
+    )
+    cp_kv_cache_interleave_size: int = Field(
+        1, ge=1, le=MOST, description="adjacent tokens that one of those devices keeps before it is the next one's turn"
+    )
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
     fraction_of: Literal["total", "free_after_weights", "free_at_start"] = "total"
     kv_cache_dtype: DType = "auto"

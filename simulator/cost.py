@@ -60,8 +60,8 @@ class StepTimes(Protocol):
 class StepCost:
     """The step times of one model on ``tensor_parallel_size`` * ``pipeline_parallel_size`` devices.
 
-    ``page_tokens`` is the page size of the attention kernel, ``run_pages`` the mean number of physically adjacent
-    pages (they merge into one burst), ``options`` how the kernel is written.
+    ``page_tokens`` is the page size of the attention kernel, tokens on one device; ``run_pages`` the mean number of
+    physically adjacent pages (they merge into one burst); ``options`` how the kernel is written.
     """
 
     def __init__(
@@ -77,21 +77,28 @@ class StepCost:
         self.device, self.model, self.engine = device, model, engine
         self.tp, self.pp = engine.tensor_parallel_size, engine.pipeline_parallel_size
         self.kv_bytes = kv_dtype_bytes(model, engine.kv_cache_dtype)
-        chosen = options or KernelOptions(run_pages=run_pages)
+        chosen, dcp = options or KernelOptions(run_pages=run_pages), engine.decode_context_parallel_size
         self.groups = group_attention(
-            device, model, tp=self.tp, kv_bytes=self.kv_bytes, page_tokens=page_tokens, options=chosen
+            device,
+            model,
+            tp=self.tp,
+            kv_bytes=self.kv_bytes,
+            page_tokens=page_tokens,
+            options=chosen,
+            dcp=dcp,
+            run=engine.cp_kv_cache_interleave_size,
         )
         self.prefill = tuple(
-            roofline.prefill_attention(device, model, group, tp=self.tp, kv_bytes=self.kv_bytes)
+            roofline.prefill_attention(device, model, group, tp=self.tp, kv_bytes=self.kv_bytes, dcp=dcp)
             for group in model.groups
         )
-        self.token_bytes = sum(group.bytes_per_token(self.tp, self.kv_bytes) for group in model.groups)
+        self.token_bytes = sum(group.bytes_per_token(self.tp, self.kv_bytes, dcp) for group in model.groups)
         self.linear = roofline.linear(device, model, tp=self.tp)
         self.all_reduce = roofline.all_reduce(device, model, tp=self.tp)
         self.stage_transfers = roofline.stage_transfers(device, model, pp=self.pp)
         self.head = roofline.output_head(device, model, tp=self.tp)
         self.kv_write = roofline.kv_write(device, token_bytes=self.token_bytes)
-        self.launches_s = launches(model, self.tp) * device.launch_s
+        self.launches_s = launches(model, self.tp, dcp) * device.launch_s
         self._attention = attention_seconds(self.groups)
         self._base = lru_cache(maxsize=KNOWN_BASES)(self._base_s)
         self._step_ns = None if engine.step_time is None else max(1, round(engine.step_time * NS_PER_S))
@@ -194,8 +201,9 @@ class StepCost:
         return copied + swapped_bytes / device.host_bandwidth + allocator_cycles / device.clock_hz
 
 
-def launches(model: Model, tp: int) -> int:
+def launches(model: Model, tp: int, dcp: int = 1) -> int:
     """Kernels one step launches in all layers."""
-    kernels = model.num_layers * (LAYER_KERNELS + (COLLECTIVE_KERNELS if tp > 1 else 0))
+    collectives = (COLLECTIVE_KERNELS if tp > 1 else 0) + (roofline.EXCHANGES if dcp > 1 else 0)
+    kernels = model.num_layers * (LAYER_KERNELS + collectives)
     latent = sum(group.layers for group in model.groups if group.kind == "mla")
     return kernels + model.moe_layers * MOE_KERNELS + latent * MLA_KERNELS

@@ -8,6 +8,10 @@
 
 and never more than what is free at the start less everything else. Pipeline stages are planned alike: each gets
 the pool of a device with the largest weights and the largest KV bytes per token among the stages.
+
+With ``decode_context_parallel_size`` d, the d devices that would hold copies of the same KV heads deal the tokens of a
+context among them instead (vLLM ``v1/kv_cache_interface.py``): a page is as many bytes on each and covers d times the
+tokens, a request of T tokens takes ``ceil(T / (d * page_size))`` pages.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -58,7 +62,8 @@ class MemoryBudget:
 
     ``kv_bytes_available`` is what the budget leaves, 0 when less than nothing (``overdraft_bytes`` says by how
     much). ``kv_capacity_bytes`` is the pool: all of that, or the device's ``kv_capacity_bytes``. A page covers
-    ``page_size`` tokens of every layer on the device; ``kv_tokens`` are the tokens of the whole pages.
+    ``page_size`` tokens of every layer on the device, and as many on each of the devices that share a context;
+    ``kv_tokens`` are the tokens of the whole pages.
     ``max_concurrency`` is how many requests of ``max_model_len`` tokens the pool holds at once, each in whole
     pages, windows respected. ``fits`` means at least one; otherwise ``shortfall_bytes`` are missing.
     """
@@ -113,15 +118,18 @@ def memory_budget(device: Device, model: Model, engine: EngineConfig, *, page_si
 def plain_budget(device: Device, model: Model, engine: EngineConfig, *, page_size: int = 128) -> MemoryBudget:
     """``memory_budget`` without ways out; the pool is what was asked for or what is left, the smaller."""
     tp, pp = engine.tensor_parallel_size, engine.pipeline_parallel_size
+    dcp = engine.decode_context_parallel_size
     model.check_parallelism(tp, pp)
+    model.check_context_parallelism(tp, dcp)
     length = resolve_max_model_len(model, engine)
     parts = _parts(device, model, engine, length)
     left = _left_for_kv(device, engine, parts)
     available = max(0, left)
     wanted = device.kv_capacity_bytes
     capacity = available if wanted is None else min(wanted, available)
-    token_bytes = model.kv_bytes_per_token(tp, pp, engine.kv_cache_dtype)
-    page_bytes = page_size * token_bytes
+    token_bytes = model.kv_bytes_per_token(tp, pp, engine.kv_cache_dtype, dcp=dcp)
+    page_tokens = page_size * dcp
+    page_bytes = page_tokens * token_bytes
     max_pages = capacity // page_bytes
     request = request_bytes(model, engine, length, page_size=page_size)
     pool = max_pages * page_bytes
@@ -140,7 +148,7 @@ def plain_budget(device: Device, model: Model, engine: EngineConfig, *, page_siz
         page_size=page_size,
         page_bytes=page_bytes,
         max_pages=max_pages,
-        kv_tokens=max_pages * page_size,
+        kv_tokens=max_pages * page_tokens,
         max_concurrency=pool / request,
         max_model_len=length,
         request_bytes=request,
@@ -169,12 +177,13 @@ def request_bytes(model: Model, engine: EngineConfig, tokens: int, *, page_size:
     page edge; vLLM plans for a whole step of tokens in flight on top (``vllm/v1/kv_cache_interface.py``).
     """
     in_flight = engine.max_num_batched_tokens if engine.profile in ("vllm-0.33", "vllm-0.11") else 1
-    width = kv_dtype_bytes(model, engine.kv_cache_dtype)
+    width, dcp = kv_dtype_bytes(model, engine.kv_cache_dtype), engine.decode_context_parallel_size
+    page_tokens = page_size * dcp
     return max(
         sum(
-            group.bytes_per_token(engine.tensor_parallel_size, width)
-            * page_size
-            * request_pages(tokens, page_size=page_size, window=group.window, in_flight_tokens=in_flight)
+            group.bytes_per_token(engine.tensor_parallel_size, width, dcp)
+            * page_tokens
+            * request_pages(tokens, page_size=page_tokens, window=group.window, in_flight_tokens=in_flight)
             for group in groups
         )
         for groups in model.stage_groups(engine.pipeline_parallel_size)

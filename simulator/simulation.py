@@ -10,6 +10,7 @@ from typing import Any
 
 from simulator.allocators.base import Allocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
+from simulator.config import EngineConfig
 from simulator.cost import StepCost
 from simulator.engine import Engine, EngineRun
 from simulator.errors import InputError, Problem
@@ -214,7 +215,7 @@ def _engine(
     model, settings, allocator = scenario.loaded_model, scenario.engine, observation.allocator
     windows = [group.window for group in model.groups if group.window is not None]
     horizon = scenario.workload.horizon
-    costs = _step_costs(scenario, allocator.tile_tokens if allocator.max_pages else TILE_TOKENS)
+    costs = _step_costs(scenario, _tile_tokens(settings, allocator) if allocator.max_pages else TILE_TOKENS)
     return Engine(
         requests,
         engine=settings,
@@ -239,10 +240,15 @@ def _compaction(
     return compaction_worth(
         run,
         allocator,
-        _step_costs(scenario, allocator.tile_tokens),
+        _step_costs(scenario, _tile_tokens(scenario.engine, allocator)),
         copy_bandwidth=scenario.loaded_device.hbm_sustained_bandwidth,
         lifetime_s=(latency["e2e_s"]["mean"] or 0.0) - (latency["queue_s"]["mean"] or 0.0),
     )
+
+
+def _tile_tokens(engine: EngineConfig, allocator: Allocator) -> int:
+    """Tokens of a page on one of the devices that share a context."""
+    return allocator.tile_tokens // engine.decode_context_parallel_size
 
 
 def _step_costs(scenario: Scenario, page_tokens: int) -> Callable[[float], StepCost]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from simulator.device import Device
 from simulator.kernel import PagedKernel
-from simulator.kernels.roofline import Work
+from simulator.kernels.roofline import ContextShares, Work, context_shares
 from simulator.kernels.step_load import Lengths
 from simulator.kernels.tiles import AttentionShape, KernelOptions
 from simulator.models.model_shape import AttentionGroup, Model
@@ -39,11 +39,19 @@ def attention_shape(model: Model, group: AttentionGroup, *, tp: int, kv_bytes: f
 class GroupAttention:
     """The launches of all layers of one group."""
 
-    __slots__ = ("_answer", "_asked", "kernel", "layers", "page_tokens", "window", "windowed")
+    __slots__ = ("_answer", "_asked", "kernel", "layers", "page_tokens", "shares", "window", "windowed")
 
     def __init__(
-        self, device: Device, shape: AttentionShape, *, group: AttentionGroup, page_tokens: int, options: KernelOptions
+        self,
+        device: Device,
+        shape: AttentionShape,
+        *,
+        group: AttentionGroup,
+        page_tokens: int,
+        options: KernelOptions,
+        shares: ContextShares | None = None,
     ) -> None:
+        self.shares = shares
         self.layers = group.layers
         self.windowed = group.window is not None
         self.window = group.window or 0
@@ -56,6 +64,8 @@ class GroupAttention:
         if sequences == 0:
             return 0.0
         lengths = lengths if self.kernel.needs_lengths else None
+        if self.shares is not None:
+            return self.layers * self._shared_seconds(self.shares, sequences, tokens, pages, lengths)
         if not self.windowed:
             return self.layers * self.kernel.seconds(sequences, tokens, pages, lengths)
         read = min(float(pages), self.window_pages(sequences, windowed_tokens))
@@ -67,6 +77,18 @@ class GroupAttention:
             self._asked, self._answer = asked, self.layers * self.kernel.seconds(*asked)
         return self._answer
 
+    def _shared_seconds(
+        self, shares: ContextShares, sequences: int, tokens: int, pages: int, lengths: Lengths | None
+    ) -> float:
+        """A layer whose contexts several devices share: a page id stands for one page on each.
+
+        Tiles of contiguous memory are counted in tokens of all devices, so there are fewer on each.
+        """
+        local_tokens = shares.longest_share(sequences, float(tokens))
+        read = min(float(pages), local_tokens / self.page_tokens + sequences)
+        local_s = self.kernel.seconds(sequences, local_tokens, read, shares.longest_of(lengths))
+        return local_s + shares.exchange.seconds(sequences)
+
     def work(
         self, sequences: int, tokens: int, pages: int, windowed_tokens: int, lengths: Lengths | None = None
     ) -> Work:
@@ -75,11 +97,20 @@ class GroupAttention:
             return Work(seconds=0.0)
         tokens = windowed_tokens if self.windowed else tokens
         read = min(float(pages), self.window_pages(sequences, tokens)) if self.windowed else pages
-        stages = self.kernel.stages(sequences, tokens, read, lengths if self.kernel.needs_lengths else None)
+        lengths = lengths if self.kernel.needs_lengths else None
+        held, exchange_s = float(tokens), 0.0
+        if self.shares is not None:
+            held, lengths = self.shares.longest_share(sequences, held), self.shares.longest_of(lengths)
+            read = min(float(read), held / self.page_tokens + sequences)
+            exchange_s = self.shares.exchange.seconds(sequences)
+        stages = self.kernel.stages(sequences, held, read, lengths)
         shape = self.kernel.shape
-        flops = 2 * tokens * shape.query_heads * (shape.head_dim + shape.v_head_dim) * self.layers
-        moved = self.kernel.traffic(sequences, tokens, read).kv_bytes * self.layers
-        return Work(seconds=self.layers * stages.total_s, moved_bytes=moved, flops=flops, bound=stages.bound)
+        flops = 2 * held * shape.query_heads * (shape.head_dim + shape.v_head_dim) * self.layers
+        moved = self.kernel.traffic(sequences, held, read).kv_bytes * self.layers
+        seconds, bound = self.layers * (stages.total_s + exchange_s), stages.bound
+        return Work(
+            seconds=seconds, moved_bytes=moved, flops=flops, bound="link" if exchange_s > stages.total_s else bound
+        )
 
     def seconds_array(
         self, sequences: int, tokens: Any, pages: Any, windowed_tokens: Any, lengths: Lengths | None
@@ -91,6 +122,11 @@ class GroupAttention:
             tokens = windowed_tokens
             pages = np.minimum(pages, self.window_pages(sequences, windowed_tokens))
         lengths = lengths if self.kernel.needs_lengths else None
+        if self.shares is not None:
+            tokens, exchange_s = self.shares.longest_shares(sequences, tokens), self.shares.exchange.seconds(sequences)
+            pages = np.minimum(pages, tokens / self.page_tokens + sequences)
+            local_s = self.kernel.seconds_array(sequences, tokens, pages, self.shares.longest_of(lengths))
+            return self.layers * (local_s + exchange_s)
         return self.layers * self.kernel.seconds_array(sequences, tokens, pages, lengths)
 
     def window_pages(self, sequences: int, windowed_tokens: Any) -> Any:
@@ -100,7 +136,7 @@ class GroupAttention:
 
 def attention_seconds(groups: Sequence[GroupAttention]) -> Seconds:
     """``(sequences, tokens, pages, windowed_tokens, lengths) -> seconds`` of all groups, with few calls."""
-    if len(groups) == 1 and not groups[0].windowed:
+    if len(groups) == 1 and not groups[0].windowed and groups[0].shares is None:
         layers, kernel = groups[0].layers, groups[0].kernel
         launch, needs_lengths = kernel.sums_seconds, kernel.needs_lengths
 
@@ -124,17 +160,29 @@ def attention_seconds(groups: Sequence[GroupAttention]) -> Seconds:
 
 
 def group_attention(
-    device: Device, model: Model, *, tp: int, kv_bytes: float, page_tokens: int, options: KernelOptions | None = None
+    device: Device,
+    model: Model,
+    *,
+    tp: int,
+    kv_bytes: float,
+    page_tokens: int,
+    options: KernelOptions | None = None,
+    dcp: int = 1,
+    run: int = 1,
 ) -> tuple[GroupAttention, ...]:
-    """One ``GroupAttention`` for each kind of layer in the model."""
+    """One ``GroupAttention`` for each kind of layer in the model.
+
+    ``dcp`` of the ``tp`` devices share contexts in runs of ``run`` tokens; each works for the query heads of all.
+    """
     chosen = options or KernelOptions()
     return tuple(
         GroupAttention(
             device,
-            attention_shape(model, group, tp=tp, kv_bytes=kv_bytes),
+            attention_shape(model, group, tp=tp // dcp, kv_bytes=kv_bytes),
             group=group,
             page_tokens=page_tokens,
             options=replace(chosen),
+            shares=None if dcp == 1 else context_shares(device, model, group, tp=tp, devices=dcp, run=run),
         )
         for group in model.groups
     )

@@ -7,14 +7,19 @@ in flight in different stages is not modelled.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from simulator.device import Device
 from simulator.kernels.compute import SOFTMAX_PASSES, VECTOR_LANES
+from simulator.kernels.step_load import Lengths
 from simulator.models.model_shape import AttentionGroup, Model
 
 ACTIVATION_BYTES = 2
 # Query rows of one tile of a prefill attention kernel: K and V pass through the cores once for each tile.
 QUERY_TILE = 128
+# Collectives of a layer whose context is shared, and bytes of a log-sum-exp.
+EXCHANGES = 3
+LSE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +173,71 @@ def stage_transfers(device: Device, model: Model, *, pp: int) -> Transfer:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextShares:
+    """``devices`` of a tensor-parallel group that deal the tokens of a context, ``run`` adjacent ones at a time.
+
+    Each reads its share for the query heads of all of them. In a layer the queries are gathered first, then outputs and
+    their log-sum-exps are merged (vLLM: two gathers and a reduce-scatter).
+    """
+
+    devices: int
+    run: int
+    exchange: Transfer
+
+    def longest_share(self, sequences: int, tokens: float) -> float:
+        """Tokens of all sequences together on the device with the most: of a cut-off round it has up to a run more.
+
+        With R tokens left over of a round of d runs, min(R, run) - R / d more than the mean; run (d - 1) / (2 d) on
+        average over R.
+        """
+        return max(float(sequences), (tokens + sequences * self.run * (self.devices - 1) / 2) / self.devices)
+
+    def longest_shares(self, sequences: int, tokens: Any) -> Any:
+        """``longest_share`` of an array."""
+        import numpy as np
+
+        most = (tokens + sequences * self.run * (self.devices - 1) / 2) / self.devices
+        return np.maximum(float(sequences), most)
+
+    def longest_of(self, lengths: Lengths | None) -> Lengths | None:
+        """The tokens of each sequence on the device with the most, when lengths are known."""
+        return None if lengths is None else _Dealt(lengths, self).lengths
+
+
+class _Dealt:
+    """Lengths on the device that was dealt the most tokens of each sequence."""
+
+    def __init__(self, lengths: Lengths, shares: ContextShares) -> None:
+        self._whole, self._shares = lengths, shares
+
+    def lengths(self) -> Any:
+        import numpy as np
+
+        run = self._shares.run
+        rounds, over = np.divmod(self._whole(), run * self._shares.devices)
+        return rounds * run + np.minimum(over, run)
+
+
+def context_shares(
+    device: Device, model: Model, group: AttentionGroup, *, tp: int, devices: int, run: int
+) -> ContextShares:
+    """How ``devices`` of ``tp`` share contexts in one layer of ``group``."""
+    heads = -(-model.num_attention_heads // tp)
+    values = group.latent_dims - model.rotary_dims if group.kind == "mla" else group.v_head_dim
+    keys = group.latent_dims if group.kind == "mla" else group.head_dim
+    # what one device receives of the others' queries, log-sum-exps (FP32) and partial outputs, for one sequence
+    received = heads * ((keys + values) * ACTIVATION_BYTES + LSE_BYTES)
+    exchange = Transfer(
+        token_bytes=float(received),
+        factor=float(devices - 1),
+        bandwidth=device.link_bandwidth,
+        latency_s=EXCHANGES * device.link_latency_s,
+        bound="link",
+    )
+    return ContextShares(devices=devices, run=run, exchange=exchange)
+
+
 def kv_write(device: Device, *, token_bytes: float) -> Transfer:
     """New keys and values to HBM; ``token_bytes`` of all layers on one device."""
     return Transfer(
@@ -184,7 +254,8 @@ class PrefillAttention:
     """Attention of prompt chunks in the layers of one group, on one device.
 
     Operations count (query, key) pairs; keys and values come from HBM once a chunk and from L2 once for each tile
-    of 128 query rows; each pair passes the vector cores for the softmax.
+    of 128 query rows; each pair passes the vector cores for the softmax. What earlier chunks left on other devices is
+    gathered over the links first: ``gathered_bytes`` of each such token.
     """
 
     layers: int
@@ -196,6 +267,8 @@ class PrefillAttention:
     vector_ops: float
     hbm_bandwidth: float
     l2_bandwidth: float
+    gathered_bytes: float
+    link_bandwidth: float
 
     def seconds(self, tokens: int, pairs: int, context_tokens: int, chunks: int) -> float:
         """Seconds of all layers. With a window a query sees at most ``window`` keys, a chunk as many before it."""
@@ -203,7 +276,7 @@ class PrefillAttention:
             return 0.0
         if self.window is not None:
             pairs, context_tokens = self._seen(tokens, pairs, context_tokens, chunks)
-        return self.layers * max(self._times(pairs, context_tokens))
+        return self.layers * (max(self._times(pairs, context_tokens)) + self._gather_s(context_tokens - tokens))
 
     def work(self, tokens: int, pairs: int, context_tokens: int, chunks: int) -> Work:
         """``seconds`` with bytes, operations and bound."""
@@ -212,7 +285,7 @@ class PrefillAttention:
         pairs, context_tokens = self._seen(tokens, pairs, context_tokens, chunks)
         times = self._times(pairs, context_tokens)
         return Work(
-            seconds=self.layers * max(times),
+            seconds=self.layers * (max(times) + self._gather_s(context_tokens - tokens)),
             moved_bytes=self.layers * (context_tokens * self.token_bytes),
             flops=self.layers * (pairs * self.flops_per_pair),
             bound=("compute", "vector", "bandwidth", "l2")[times.index(max(times))],
@@ -227,6 +300,9 @@ class PrefillAttention:
             pairs / QUERY_TILE * self.token_bytes / self.l2_bandwidth,
         )
 
+    def _gather_s(self, earlier_tokens: int) -> float:
+        return earlier_tokens * self.gathered_bytes / self.link_bandwidth
+
     def _seen(self, tokens: int, pairs: int, context_tokens: int, chunks: int) -> tuple[int, int]:
         if self.window is None:
             return pairs, context_tokens
@@ -234,9 +310,11 @@ class PrefillAttention:
 
 
 def prefill_attention(
-    device: Device, model: Model, group: AttentionGroup, *, tp: int, kv_bytes: float
+    device: Device, model: Model, group: AttentionGroup, *, tp: int, kv_bytes: float, dcp: int = 1
 ) -> PrefillAttention:
-    """The prefill work of one attention group. MLA prefill expands the latent to full heads."""
+    """The prefill work of one attention group. MLA prefill expands the latent to full heads.
+
+    ``dcp`` devices share a context: each has a part of what a chunk looks back on."""
     heads = -(-model.num_attention_heads // tp)
     latent = group.kind == "mla"
     key_dim, value_dim = (model.query_head_dim, model.value_head_dim) if latent else (group.head_dim, group.v_head_dim)
@@ -246,6 +324,8 @@ def prefill_attention(
         flops_per_pair=2.0 * heads * (key_dim + value_dim),
         vector_ops_per_pair=float(heads * SOFTMAX_PASSES),
         token_bytes=group.elements_per_token_layer(tp) * kv_bytes,
+        gathered_bytes=group.elements_per_token_layer(tp) * kv_bytes * (dcp - 1) / dcp,
+        link_bandwidth=device.link_bandwidth,
         cube_flops=device.cube_flops * device.cube_efficiency,
         vector_ops=VECTOR_LANES * device.vector_cores * device.clock_hz,
         hbm_bandwidth=device.hbm_sustained_bandwidth,

@@ -28,6 +28,7 @@ def cross_checks(
 ) -> Iterator[Complaint]:
     """Every broken rule, placed at the key that most likely has to change."""
     yield from _parallel(engine, device, model)
+    yield from _context_parallel(engine, allocators, model)
     yield from _token_budget(engine, engine.max_model_len or model.max_position_embeddings)
     yield from _length(engine, model)
     yield from _replay(engine)
@@ -51,6 +52,27 @@ def _parallel(engine: EngineConfig, device: Device, model: Model) -> Iterator[Co
     if device.replicas > 1 and engine.scheduler == "replay":
         rule = "a replay is the demand of one pool and has no router: give it its share of the arrivals, replicas 1"
         yield Complaint(("device", "replicas"), f"found {device.replicas}; {rule}")
+
+
+def _context_parallel(engine: EngineConfig, allocators: Sequence[AllocatorConfig], model: Model) -> Iterator[Complaint]:
+    """vLLM's rules for ``decode_context_parallel_size``."""
+    shares, run = engine.decode_context_parallel_size, engine.cp_kv_cache_interleave_size
+    if shares == 1:
+        return
+    limit, tensor = model.context_limit(engine.tensor_parallel_size), engine.tensor_parallel_size
+    path = ("engine", "decode_context_parallel_size")
+    if any(group.window is not None for group in model.groups):
+        yield Complaint(path, f"found {shares}; {model.name} has layers with a window, which are not divided: use 1")
+    elif shares > limit or tensor % shares:
+        rule = f"must divide tensor_parallel_size ({tensor}) and be at most {limit}, the devices with the same KV heads"
+        yield Complaint(path, f"found {shares}; {rule}")
+    for place, allocator in enumerate(allocators):
+        where, size = ("allocators", place, "page_size"), allocator.page_size
+        if isinstance(size, str):
+            yield Complaint(where, f"found {size}; give tokens where devices share contexts")
+        elif allocator.kind != "contiguous" and size % run:
+            rule = f"must be a multiple of cp_kv_cache_interleave_size ({run})"
+            yield Complaint(where, f"found {size}; {rule}")
 
 
 def _token_budget(engine: EngineConfig, max_model_len: int) -> Iterator[Complaint]:

@@ -47,9 +47,14 @@ class AttentionGroup:
             return self.latent_dims
         return max(1, ceil_div(self.kv_heads, tp)) * (self.head_dim + self.v_head_dim)
 
-    def bytes_per_token(self, tp: int, kv_dtype_bytes: float) -> int:
-        """KV bytes of one token in all layers of the group on one of ``tp`` devices."""
-        return math.ceil(self.layers * self.elements_per_token_layer(tp) * kv_dtype_bytes)
+    def bytes_per_token(self, tp: int, kv_dtype_bytes: float, dcp: int = 1) -> int:
+        """KV bytes of one token in all layers of the group on one of ``tp`` devices.
+
+        ``dcp`` devices deal the tokens of a context among them: each has its share on average. Layers with a window
+        keep theirs whole on every device.
+        """
+        shares = dcp if self.window is None else 1
+        return math.ceil(self.layers * self.elements_per_token_layer(tp) * kv_dtype_bytes / shares)
 
     def held_tokens(self, tokens: int) -> int:
         """Tokens of a sequence of ``tokens`` whose keys and values are still needed."""
@@ -151,6 +156,25 @@ class Model:
         if pp > self.num_layers:
             raise ValueError(f"pipeline_parallel_size {pp} exceeds the {self.num_layers} layers of {self.name}")
 
+    def context_limit(self, tp: int) -> int:
+        """Most devices of a tensor-parallel group that can share a context: as many as hold copies of one KV head.
+
+        (vLLM, ``config/parallel.py``; its ``docs/serving/context_parallel_deployment.md``.) 1 with a window anywhere,
+        as vLLM refuses to divide those.
+        """
+        if any(group.window is not None for group in self.groups):
+            return 1
+        return max(1, tp // max(1 if group.kind == "mla" else group.kv_heads for group in self.groups))
+
+    def check_context_parallelism(self, tp: int, dcp: int) -> None:
+        """Refuse a division of contexts that vLLM refuses. Raises ``ValueError`` naming the numbers."""
+        limit = self.context_limit(tp)
+        if dcp > limit or tp % dcp:
+            raise ValueError(
+                f"decode_context_parallel_size {dcp} must divide tensor_parallel_size {tp} and be at most {limit}, "
+                f"the copies of a KV head of {self.name} (1 for models with windows)"
+            )
+
     def stage_layers(self, pp: int) -> tuple[range, ...]:
         """The layers of each of ``pp`` pipeline stages."""
         base, rest = divmod(self.num_layers, pp)
@@ -197,15 +221,18 @@ class Model:
         missed: float = (1.0 - self.experts_per_token / self.expert_count) ** tokens
         return self.expert_count * (1.0 - missed)
 
-    def kv_bytes_per_token(self, tp: int = 1, pp: int = 1, dtype: str = "auto") -> int:
-        """KV bytes of one token on one device while no window is full: the largest of the pipeline stages."""
-        return self.kv_bytes(1, tp=tp, pp=pp, dtype=dtype)
+    def kv_bytes_per_token(self, tp: int = 1, pp: int = 1, dtype: str = "auto", *, dcp: int = 1) -> int:
+        """KV bytes of one token on one device while no window is full: the largest of the pipeline stages.
 
-    def kv_bytes(self, tokens: int, *, tp: int = 1, pp: int = 1, dtype: str = "auto") -> int:
+        With ``dcp`` devices to a context, the mean over the tokens of a context.
+        """
+        return self.kv_bytes(1, tp=tp, pp=pp, dtype=dtype, dcp=dcp)
+
+    def kv_bytes(self, tokens: int, *, tp: int = 1, pp: int = 1, dtype: str = "auto", dcp: int = 1) -> int:
         """KV bytes of a sequence of ``tokens`` on one device, windows respected: the largest of the stages."""
         width = kv_dtype_bytes(self, dtype)
         return max(
-            sum(group.bytes_per_token(tp, width) * group.held_tokens(tokens) for group in groups)
+            sum(group.bytes_per_token(tp, width, dcp) * group.held_tokens(tokens) for group in groups)
             for groups in self.stage_groups(pp)
         )
 

@@ -85,6 +85,9 @@ def kernel_answer(
     scenario that only names model and device. Raises ``InputError`` when the workload cannot be generated.
     """
     device, model, engine = scenario.loaded_device, scenario.loaded_model, scenario.engine
+    if engine.decode_context_parallel_size > 1:
+        message = "a launch is looked at on one device: set it to 1, and --context to that device's share"
+        raise InputError([Problem(key="engine.decode_context_parallel_size", message=message)])
     lengths, said = _lengths(scenario, context, has_workload=has_workload)
     context = context or max(1, round(sum(lengths) / len(lengths)))
     pool_tokens, pool = _pool(scenario, context, batch)

@@ -115,16 +115,16 @@ def page_layout(config: PagedBase, parts: PoolParts, *, key: str) -> PageLayout:
     widest = max(ceil_div(token_bytes, layers) for layers, token_bytes in buckets.values())
     if isinstance(config.page_size, str):
         return _layer_pages(int(config.page_size[:-1]), buckets, widest, key)
-    unit = min(layers for layers, _ in buckets.values())
+    unit, page_tokens = min(layers for layers, _ in buckets.values()), parts.page_tokens(config.page_size)
     if len(buckets) == 1:
-        page_bytes = config.page_size * next(iter(buckets.values()))[1]
+        page_bytes = page_tokens * next(iter(buckets.values()))[1]
     else:
-        page_bytes = config.page_size * unit * widest
+        page_bytes = page_tokens * unit * widest
     groups = [
         PageGroup(token_bytes, copies=ceil_div(layers, unit), window_tokens=window)
         for window, (layers, token_bytes) in buckets.items()
     ]
-    return PageLayout(config.page_size, page_bytes, tuple(groups))
+    return PageLayout(page_tokens, page_bytes, tuple(groups))
 
 
 def _layer_pages(page_bytes: int, buckets: dict[int | None, tuple[int, int]], widest: int, key: str) -> PageLayout:

@@ -36,22 +36,28 @@ class PoolParts:
         tp = self.engine.tensor_parallel_size
         return max(stages, key=lambda groups: sum(group.bytes_per_token(tp, width) for group in groups))
 
+    def page_tokens(self, page_size: int) -> int:
+        """Tokens that a page of ``page_size`` covers on all devices that share a context."""
+        return page_size * self.engine.decode_context_parallel_size
+
+    def _token_bytes(self, group: AttentionGroup) -> int:
+        width = kv_dtype_bytes(self.model, self.engine.kv_cache_dtype)
+        engine = self.engine
+        return group.bytes_per_token(engine.tensor_parallel_size, width, engine.decode_context_parallel_size)
+
     @property
     def window_buckets(self) -> dict[int | None, tuple[int, int]]:
         """Layers, and KV bytes of a token in all of them, by attention window (``None``: full attention)."""
-        width = kv_dtype_bytes(self.model, self.engine.kv_cache_dtype)
         buckets: dict[int | None, tuple[int, int]] = {}
         for group in self.stage_groups:
             layers, token_bytes = buckets.get(group.window, (0, 0))
-            own_bytes = group.bytes_per_token(self.engine.tensor_parallel_size, width)
-            buckets[group.window] = layers + group.layers, token_bytes + own_bytes
+            buckets[group.window] = layers + group.layers, token_bytes + self._token_bytes(group)
         return buckets
 
     @property
     def bytes_per_token(self) -> int:
         """KV bytes of a token on one device."""
-        width = kv_dtype_bytes(self.model, self.engine.kv_cache_dtype)
-        return sum(group.bytes_per_token(self.engine.tensor_parallel_size, width) for group in self.stage_groups)
+        return sum(map(self._token_bytes, self.stage_groups))
 
 
 def asked_pages(config: AllocatorConfig, parts: PoolParts, page_tokens: int) -> int | None:

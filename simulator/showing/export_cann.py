@@ -23,6 +23,8 @@ def cann_export(want: Wanted) -> Export:
 def _check(want: Wanted) -> None:
     engine, refusals = want.scenario.engine, Refusals("cann-recipes", want.index)
     size = want.page_tokens
+    shares = engine.decode_context_parallel_size
+    refusals.unless(shares == 1, "engine.decode_context_parallel_size", "divides no contexts", [1])
     refusals.unless(size in _BLOCK_SIZES, ".page_size", f"has no blocks of {size} tokens", _BLOCK_SIZES)
     refusals.unless(not want.prefix_caching, ".enable_prefix_caching", "shares no prefixes", ["false"])
     refusals.unless(not engine.on_oom.startswith("preempt"), "engine.on_oom", "preempts nobody", ("fail", "wait"))

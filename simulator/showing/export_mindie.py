@@ -39,6 +39,8 @@ def mindie_export(want: Wanted) -> Export:
 def _check(want: Wanted) -> None:
     engine, refusals = want.scenario.engine, Refusals("mindie", want.index)
     size = want.page_tokens
+    shares = engine.decode_context_parallel_size
+    refusals.unless(shares == 1, "engine.decode_context_parallel_size", "divides no contexts", [1])
     refusals.unless(size <= 128 and size % 16 == 0, ".page_size", f"has no blocks of {size} tokens", range(16, 129, 16))
     refusals.unless(
         size * want.head_dim <= _MOST_ELEMENTS,

@@ -23,7 +23,8 @@ def vllm_export(want: Wanted, engine: str) -> Export:
 def _check(want: Wanted, engine: str) -> None:
     settings, refusals = want.scenario.engine, Refusals(engine, want.index)
     sizes, types = _BLOCK_SIZES[engine], _CACHE_TYPES[engine]
-    refusals.unless(want.page_tokens in sizes, ".page_size", f"has no blocks of {want.page_tokens} tokens", sizes)
+    size = _block_size(want)
+    refusals.unless(size in sizes, ".page_size", f"has no blocks of {size} tokens", sizes)
     kind = settings.kv_cache_dtype
     refusals.unless(kind in types, "engine.kv_cache_dtype", f"has no KV cache of type {kind}", types)
     refusals.unless(
@@ -50,6 +51,11 @@ def _check(want: Wanted, engine: str) -> None:
     refusals.check()
 
 
+def _block_size(want: Wanted) -> int:
+    """Tokens of a page on one device."""
+    return want.page_tokens // want.scenario.engine.decode_context_parallel_size
+
+
 def _settings(want: Wanted) -> list[Setting]:
     engine = want.scenario.engine
     found = [
@@ -57,12 +63,15 @@ def _settings(want: Wanted) -> list[Setting]:
         Setting(name="--max-model-len", value=want.max_model_len, comment="tokens, prompt and output"),
         Setting(name="--max-num-seqs", value=engine.max_num_seqs, comment="sequences in a batch"),
         Setting(name="--max-num-batched-tokens", value=engine.max_num_batched_tokens, comment="tokens of a step"),
-        Setting(name="--block-size", value=want.page_tokens, comment="tokens of a page"),
+        Setting(name="--block-size", value=_block_size(want), comment="tokens of a page"),
         Setting(name="--gpu-memory-utilization", value=engine.gpu_memory_utilization, comment="of the whole card"),
         Setting(name="--num-gpu-blocks-override", value=want.max_pages, comment="pages, the size found"),
     ]
     if engine.pipeline_parallel_size > 1:
         found.insert(1, Setting(name="--pipeline-parallel-size", value=engine.pipeline_parallel_size))
+    if engine.decode_context_parallel_size > 1:
+        found.insert(1, Setting(name="--decode-context-parallel-size", value=engine.decode_context_parallel_size))
+        found.append(Setting(name="--cp-kv-cache-interleave-size", value=engine.cp_kv_cache_interleave_size))
     if engine.kv_cache_dtype in ("fp8", "bf16"):
         spelled = _SPELLING.get(engine.kv_cache_dtype, engine.kv_cache_dtype)
         found.append(Setting(name="--kv-cache-dtype", value=spelled))
