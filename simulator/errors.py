@@ -60,6 +60,10 @@ class InputError(ValueError):
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
+    def __reduce__(self) -> tuple[type["InputError"], tuple[tuple[Problem, ...]]]:
+        """Crosses process borders with its problems, not with its message."""
+        return InputError, (self.problems,)
+
 
 def nearest_name(name: object, names: Iterable[str]) -> str | None:
     """The name of ``names`` that ``name`` was probably meant to be, or ``None``. Case is ignored."""

@@ -56,6 +56,7 @@ def simulate(
     seed: int | None = None,
     allocators: tuple[str, ...] | None = None,
     replications: int = 1,
+    first_replication: int = 0,
     verify: bool = False,
     leap: bool = True,
     progress: Progress | None = None,
@@ -71,7 +72,7 @@ def simulate(
     """
     seed = scenario.seed if seed is None else seed
     runs: list[RunResult] = []
-    for replication in range(replications):
+    for replication in range(first_replication, first_replication + replications):
         requests = scenario.requests(seed=seed, replication=replication)
         parts = pool_parts(scenario, requests)
         for index, (label, config) in enumerate(zip(scenario.labels, scenario.allocators, strict=True)):

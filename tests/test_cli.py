@@ -81,6 +81,12 @@ def summary(label: str, **changes: Any) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins are known to this process only."""
+    monkeypatch.setattr("simulator.planning.tasks.usable_processes", lambda jobs: 1)
+
+
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """A simulation that answers at once with fixed figures and writes nothing; returns the calls it got."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from simulator.commands.common import (
     Allocators,
     Cause,
     Format,
+    Jobs,
     Language,
     OutputFormat,
     Quiet,
@@ -28,6 +29,10 @@ from simulator.commands.common import (
     typed,
 )
 
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+    from simulator.showing.manifest import RunOptions
+
 
 def run(
     scenario: ScenarioName,
@@ -43,6 +48,7 @@ def run(
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no files.")] = False,
     perfetto: Annotated[bool, typer.Option("--perfetto", help="Also write a trace for ui.perfetto.dev.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show the pool live while it runs, on a terminal.")] = False,
+    jobs: Jobs = None,
     language: ReportLanguage = None,
     output_format: OutputFormat = Format.table,
     quiet: Quiet = False,
@@ -52,31 +58,18 @@ def run(
     Writes a report folder: a page, pictures, tables, and a manifest to do it again.
     """
     from simulator.scenario import load_scenario
-    from simulator.showing import output
-    from simulator.showing.interrupt import asked_to_stop
     from simulator.showing.manifest import RunOptions
-    from simulator.showing.progress import reporting
-    from simulator.showing.reporting import run_into
-    from simulator.showing.watch import live_view
 
     loaded = load_scenario(scenario, settings or ())
     chosen = chosen_allocators(loaded, allocator or ())
+    jobs = _processes(jobs, watched=watch)
     if loaded.budget.overdraft_bytes:
         refuse(loaded.budget)
     folder = results_folder(loaded.name, out, wanted=not no_report)
+    asked = {"set": settings, "seed": seed, "allocator": allocator, "verify": verify, "perfetto": perfetto}
+    asked["replications"] = None if replications == 1 else replications
     options = RunOptions(
-        command=typed(
-            "run",
-            scenario,
-            {
-                "set": settings,
-                "seed": seed,
-                "allocator": allocator,
-                "replications": None if replications == 1 else replications,
-                "verify": verify,
-                "perfetto": perfetto,
-            },
-        ),
+        command=typed("run", scenario, asked),
         seed=loaded.seed if seed is None else seed,
         allocators=chosen,
         replications=replications,
@@ -84,17 +77,42 @@ def run(
         perfetto=perfetto,
         language=(language or Language.en).value,
     )
+    document = _simulated(loaded, options, folder, jobs=jobs, watch=watch, quiet=quiet)
+    _tell(document, folder, output_format, quiet=quiet)
+
+
+def _processes(jobs: int | None, *, watched: bool) -> int:
+    """How many processes to run on; who watches sees one run after the other, in this one. Raises ``InputError``."""
+    from simulator.errors import InputError, Problem
+    from simulator.planning.tasks import usable_processes
+
+    if watched and (jobs or 1) > 1:
+        raise InputError([Problem(option="--watch", message="shows one run at a time: drop it or --jobs")])
+    return 1 if watched else usable_processes(jobs)
+
+
+def _simulated(
+    scenario: "Scenario", options: "RunOptions", folder: Path | None, *, jobs: int, watch: bool, quiet: bool
+) -> dict[str, Any]:
+    """The document of the runs, which are in ``folder`` by then. Raises ``InputError``."""
+    from simulator.showing import output
+    from simulator.showing.interrupt import asked_to_stop
+    from simulator.showing.progress import reporting
+    from simulator.showing.reporting import run_into
+    from simulator.showing.watch import live_view
+
     if folder is not None:
         output.prepare(folder)
-    labels = (chosen or loaded.labels) * replications
+    labels = (options.allocators or scenario.labels) * options.replications
     with (
         reporting(enabled=not quiet and not watch) as progress,
         asked_to_stop() as interrupted,
         live_view(labels, wanted=watch, quiet=quiet) as looking,
-        loaded.located(),
+        scenario.located(),
     ):
-        result = run_into(folder, loaded, options, progress=progress, interrupted=interrupted, watch=looking)
-    _tell(result.to_json(), folder, output_format, quiet=quiet)
+        return run_into(
+            folder, scenario, options, jobs=jobs, progress=progress, interrupted=interrupted, watch=looking
+        ).to_json()
 
 
 def _tell(document: dict[str, Any], folder: Path | None, output_format: Format, *, quiet: bool) -> None:

@@ -7,8 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from simulator.errors import InputError, Problem
+
 Task = TypeVar("Task")
 Found = TypeVar("Found")
+
+#: how often a process looks whether the one it works for is still there
+_PARENT_LOOK_S = 0.5
 
 
 class Runner(Protocol):
@@ -51,10 +56,9 @@ def processes(jobs: int) -> Iterator[Runner]:
     if jobs <= 1:
         yield one_by_one
         return
-    import signal
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
-    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+    with naming_deaths(), ProcessPoolExecutor(jobs, initializer=begin_worker) as pool:
 
         def run(function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[tuple[int, Found]]:
             futures = {pool.submit(function, task): index for index, task in enumerate(tasks)}
@@ -72,6 +76,38 @@ def processes(jobs: int) -> Iterator[Runner]:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextmanager
+def naming_deaths() -> Iterator[None]:
+    """A process that ended by itself is said to have, as ``InputError``: it was killed, most likely for its memory."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    try:
+        yield
+    except BrokenProcessPool:
+        message = "one of the processes was killed, perhaps because memory ran out: ask for fewer"
+        raise InputError([Problem(option="--jobs", message=message)]) from None
+
+
+def begin_worker() -> None:
+    """Make this process one that works for another: Ctrl-C is for that one, and without it there is nothing to do."""
+    import os
+    import signal
+    import threading
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_without, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_without(parent: int) -> None:
+    """End this process soon after its ``parent``, which may have been killed and told nobody."""
+    import os
+    import time
+
+    while os.getppid() == parent:
+        time.sleep(_PARENT_LOOK_S)
+    os._exit(1)
 
 
 def watched(runner: Runner, progress: Callable[[str, int, int, float | None], None] | None, label: str) -> Runner:

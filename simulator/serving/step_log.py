@@ -82,12 +82,17 @@ class StepLog:
     @property
     def instances(self) -> int:
         """How many engines were seen."""
-        return len(self._engines)
+        return len(self._before)
+
+    def let_go(self) -> None:
+        """Look once more at what ran, and keep nothing but the rows."""
+        for engine in self._engines:
+            self._look(engine)
+        self._engines.clear()
 
     def steps(self) -> Columns:
         """A row a scheduling point that ran steps: seconds, how many, sequences in all of them, tokens."""
-        for engine in self._engines:
-            self._look(engine)
+        self.let_go()
         rows = np.array(self._steps, np.int64).reshape(-1, len(_STEPS))
         columns: Columns = {name: rows[:, place] for place, name in enumerate(_STEPS)}
         return {"start_s": columns.pop("start_ns") / NS_PER_S, "end_s": columns.pop("end_ns") / NS_PER_S} | columns

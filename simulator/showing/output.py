@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from simulator.files import make_folder, staged, write_text
 
 if TYPE_CHECKING:
+    from simulator.metrics import Columns
     from simulator.scenario import Scenario
-    from simulator.serving.pool_map import PoolMap
     from simulator.serving.step_log import StepLog
     from simulator.showing.manifest import Outputs, RunOptions
     from simulator.simulation import Result
@@ -43,7 +43,7 @@ def write_run(
     *,
     scenario: "Scenario",
     options: "RunOptions",
-    pool_maps: Sequence["PoolMap"] = (),
+    pool_maps: Sequence["Columns"] = (),
     step_logs: Sequence["StepLog"] = (),
 ) -> Path:
     """Write everything into ``folder``; the path of the page. Files of an earlier run that this one lacks are removed.
@@ -68,18 +68,16 @@ def write_run(
     return folder / "report.html"
 
 
-def _write_data(result: "Result", outputs: "Outputs", scenario: "Scenario", pool_maps: Sequence["PoolMap"]) -> None:
+def _write_data(result: "Result", outputs: "Outputs", scenario: "Scenario", pool_maps: Sequence["Columns"]) -> None:
     import io
 
     from simulator.showing.tables import run_rows, write_table
 
-    ends_s = [run.summary["simulated_s"] for run in result.runs]
-    maps = [pool_map.columns(end_s) for pool_map, end_s in zip(pool_maps, ends_s, strict=True)]
     for table, columns in (
         ("requests", [run.requests for run in result.runs]),
         ("timeline", [run.timeline for run in result.runs]),
         ("oom_events", [run.oom_events for run in result.runs]),
-        ("pool_map", maps or [{} for _ in ends_s]),
+        ("pool_map", pool_maps or [{} for _ in result.runs]),
     ):
         stream = io.BytesIO()
         write_table(stream, run_rows([run.summary for run in result.runs], columns))

@@ -11,9 +11,13 @@ from simulator.showing import output
 from simulator.showing.manifest import NAME, RUN, Outputs, RunOptions, checked_manifest, kind_of, read_json
 
 if TYPE_CHECKING:
+    from simulator.metrics import Columns
     from simulator.scenario import Scenario
+    from simulator.serving.step_log import StepLog
     from simulator.serving.watching import Observe, Progress
     from simulator.simulation import Result
+
+    _Recorded = tuple[Result, list[Columns], list[StepLog]]
 
 Interrupted = Callable[[], bool]
 
@@ -23,19 +27,46 @@ def run_into(
     scenario: "Scenario",
     options: RunOptions,
     *,
+    jobs: int = 1,
     progress: "Progress | None" = None,
     interrupted: Interrupted | None = None,
     watch: "Observe | None" = None,
 ) -> "Result":
-    """Simulate and write ``folder`` (``None``: write nothing). ``watch`` looks on. Raises ``InputError``."""
+    """Simulate on ``jobs`` processes and write ``folder`` (``None``: write nothing). Raises ``InputError``.
+
+    ``watch`` looks on, which takes a single process.
+    """
+    recorded = folder is not None
+    runs = options.replications * len(options.allocators or scenario.labels)
+    if min(jobs, runs) > 1 and watch is None:
+        result, maps, logs = _on_processes(
+            scenario, options, jobs, recorded=recorded, progress=progress, interrupted=interrupted
+        )
+    else:
+        result, maps, logs = _here(
+            scenario, options, recorded=recorded, progress=progress, interrupted=interrupted, watch=watch
+        )
+    if folder is not None:
+        output.write_run(result, folder, scenario=scenario, options=options, pool_maps=maps, step_logs=logs)
+    return result
+
+
+def _here(
+    scenario: "Scenario",
+    options: RunOptions,
+    *,
+    recorded: bool,
+    progress: "Progress | None",
+    interrupted: Interrupted | None,
+    watch: "Observe | None",
+) -> "_Recorded":
     from simulator.serving.pool_map import PoolMaps
     from simulator.serving.step_log import StepLogs
     from simulator.serving.watching import together
     from simulator.simulation import simulate
 
     maps, logs = PoolMaps(), StepLogs()
-    observers: list[Observe] = [] if folder is None else [maps, logs] if options.perfetto else [maps]
-    observers += [] if watch is None else [watch]
+    wanted = ((maps, recorded), (logs, recorded and options.perfetto), (watch, True))
     result = simulate(
         scenario,
         seed=options.seed,
@@ -44,11 +75,44 @@ def run_into(
         verify=options.verify,
         progress=progress,
         interrupted=interrupted,
-        observe=together(observers),
+        observe=together([one for one, asked in wanted if one is not None and asked]),
     )
-    if folder is not None:
-        output.write_run(result, folder, scenario=scenario, options=options, pool_maps=maps.maps, step_logs=logs.logs)
-    return result
+    ends_s = [run.summary["simulated_s"] for run in result.runs] if maps.maps else []
+    columns = [pool_map.columns(end_s) for pool_map, end_s in zip(maps.maps, ends_s, strict=True)]
+    return result, columns, logs.logs
+
+
+def _on_processes(
+    scenario: "Scenario",
+    options: RunOptions,
+    jobs: int,
+    *,
+    recorded: bool,
+    progress: "Progress | None",
+    interrupted: Interrupted | None,
+) -> "_Recorded":
+    from simulator.planning.run_parts import Part, run_parts
+    from simulator.simulation import Result
+
+    parts = [
+        Part(
+            scenario=scenario,
+            seed=options.seed,
+            label=label,
+            replication=replication,
+            replications=options.replications,
+            verify=options.verify,
+            mapped=recorded,
+            logged=recorded and options.perfetto,
+        )
+        for replication in range(options.replications)
+        for label in scenario.labels
+        if options.allocators is None or label in options.allocators
+    ]
+    found = run_parts(parts, jobs, progress=progress, interrupted=interrupted)
+    maps = [one.pool_map for one in found if one.pool_map is not None]
+    logs = [one.step_log for one in found if one.step_log is not None]
+    return Result(scenario, options.seed, tuple(one.run for one in found)), maps, logs
 
 
 @dataclass(frozen=True, slots=True)

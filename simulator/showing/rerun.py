@@ -53,6 +53,7 @@ def recorded(folder: Path) -> Recorded:
 
 
 def _run(content: Mapping[str, Any], base_dir: Path, folder: Path) -> "Callable[[Path, Progress | None], None]":
+    from simulator.planning.tasks import usable_processes
     from simulator.showing.interrupt import asked_to_stop
     from simulator.showing.reporting import run_into
 
@@ -61,7 +62,7 @@ def _run(content: Mapping[str, Any], base_dir: Path, folder: Path) -> "Callable[
     def do(into: Path, progress: "Progress | None") -> None:
         scenario = parse_scenario(text, base_dir, file=str(folder / NAME))
         with asked_to_stop() as interrupted:
-            run_into(into, scenario, options, progress=progress, interrupted=interrupted)
+            run_into(into, scenario, options, jobs=usable_processes(None), progress=progress, interrupted=interrupted)
 
     return do
 
