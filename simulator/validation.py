@@ -12,18 +12,19 @@ from typing import Any
 
 from simulator.errors import InputError, Problem, nearest_name
 from simulator.validating.check import Check
+from simulator.validating.reports import as_plain, not_checked
 from simulator.version import version
 
 #: family to its title and the modules of ``validating`` that check it
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "engines": ("Engines' own numbers", ("engine_lines", "engine_budgets", "engine_cases")),
+    "engines": ("Engines' own numbers", ("engine_lines", "engine_budgets", "engine_cases", "reports_memory")),
     "paper": ("The PagedAttention paper", ("paper",)),
-    "prefix": ("Prefix cache", ("prefix", "agentic")),
+    "prefix": ("Prefix cache", ("prefix", "agentic", "reports_cache")),
     "theory": ("Theory", ("theory_loss", "theory_queues", "theory_memory")),
     "scheduler": ("Scheduler and block manager, worked cases", ("scheduling", "paging")),
     "hardware": ("Hardware", ("hardware",)),
     "measured": ("Measured occupancy", ("measured",)),
-    "pressure": ("Real engines under pressure", ("pressure",)),
+    "pressure": ("Real engines under pressure", ("pressure", "reports_runs")),
 }
 
 
@@ -48,6 +49,7 @@ class Report:
             "checks": [asdict(check) for check in self.checks],
             "passed": len(self.checks) - len(self.failed),
             "failed": len(self.failed),
+            "not_checked": as_plain(not_checked()),
         }
 
 

@@ -75,7 +75,8 @@ def draws(index: int, purpose: str = "output_tokens") -> np.random.Generator:
 
 
 @cache
-def _fixed(step_ns: int) -> StepCost:
+def step_cost(step_ns: int) -> StepCost:
+    """Every step takes this long."""
     engine = settings(step_time=step_ns / NS_PER_S)
     return StepCost(preset_device(), preset_model("llama-3.2-1b"), engine, page_tokens=128)
 
@@ -92,13 +93,16 @@ def paged(pages: int, page_tokens: int, engine: EngineConfig | None = None) -> P
     )
 
 
-def shared_pages(pages: int, page_tokens: int, engine: EngineConfig, *, caching: bool = True) -> PagedCowAllocator:
+def shared_pages(
+    pages: int, page_tokens: int, engine: EngineConfig, *, caching: bool = True, hit_rate_window: int = 1000
+) -> PagedCowAllocator:
     """Pages with reference counts, by the rules of the engine's profile."""
     return PagedCowAllocator(
         plain_layout(page_tokens=page_tokens, bytes_per_token=TOKEN_BYTES),
         max_pages=pages,
         rules=RULES[engine.profile],
         enable_prefix_caching=caching,
+        hit_rate_window=hit_rate_window,
     )
 
 
@@ -126,7 +130,7 @@ def serve(
         requests,
         engine=engine,
         allocator=allocator,
-        cost=cost or _fixed(STEP_NS),
+        cost=cost or step_cost(STEP_NS),
         max_model_len=max_model_len,
         horizon_ns=None if horizon_steps is None else horizon_steps * STEP_NS,
     ).run()

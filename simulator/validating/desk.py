@@ -24,11 +24,13 @@ class Desk:
         self.sequences: list[Sequence] = []
         self.now = 0
 
-    def add(self, *prompts: int, output: int = 16) -> list[Sequence]:
+    def add(self, *prompts: int, output: int = 16, priority: int = 0) -> list[Sequence]:
         """Requests that arrive now."""
         first = len(self.sequences)
         for index, prompt in enumerate(prompts, first):
-            sequence = Sequence(index, prompt_tokens=prompt, output_tokens=output, arrival_ns=self.now)
+            sequence = Sequence(
+                index, prompt_tokens=prompt, output_tokens=output, arrival_ns=self.now, priority=priority
+            )
             self.ledger.arrival(index, self.now)
             self.sequences.append(sequence)
             self.scheduler.enqueue(sequence, self.now)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from simulator.device import Device
 from simulator.memory import MemoryBudget, memory_budget, plain_budget
 from simulator.model import Model
-from simulator.models.ways_out import largest_model_len
+from simulator.models.ways_out import largest_model_len, more_devices
+from simulator.units import ceil_div
 from simulator.validating.check import Check, Source
 from simulator.validating.parts import (
     GIB,
@@ -73,6 +74,10 @@ def _token_bytes() -> Iterator[Check]:
     source = Source(FAMILY, "token", "kaito pull request 2139: MLA is not divided by TP")
     shares = latent.kv_bytes_per_token(1), latent.kv_bytes_per_token(8)
     yield source.exact("mla", "bytes a token at TP8, DeepSeek-V3", expected=shares[0], got=shares[1])
+    source = Source(FAMILY, "token", "vLLM tests/v1/core test_kv_tp_replicas, TP4")
+    for name, model, copies in (("mla", latent, 4), ("gqa", llama, 1)):
+        got = 4 * model.kv_bytes_per_token(4) // model.kv_bytes_per_token(1)
+        yield source.exact(f"replicas-{name}", f"copies of the cache, {model.name}", expected=copies, got=got)
 
 
 def _with_weights(model: Model, weights_gib: float, **keys: float) -> dict[str, int]:
@@ -111,6 +116,9 @@ def _budgets() -> Iterator[Check]:
     source = Source(FAMILY, "budget", "vllm-ascend issue 8285: 60.96 to 60.97 GiB seen of 64")
     seen = preset_device("910B3").hbm_usable_bytes / GIB
     yield source.near("visible", "GiB of a 64 GiB card that the framework sees", expected=60.965, got=seen, rel=0.01)
+    mib = preset_device("910B3").hbm_usable_bytes // MIB
+    what = "MiB that the framework sees: more than the 61,756 in use, fewer than the card's 65,536"
+    yield source.between("visible-used", what, low=61_756, high=65_535, got=mib, grade="ordering")
     for length, peak in ((20_000, 17.06), (29_000, 17.98)):
         llama = preset_model("llama-3.1-8b")
         parts = plain_budget(card(80), llama, settings(max_num_batched_tokens=length, max_model_len=length))
@@ -229,8 +237,20 @@ def _refused() -> Iterator[Check]:
         _available(plain_budget(card(14), mha, settings(gpu_memory_utilization=share))) for share in (0.9, 0.8, 0.7)
     ]
     yield source.holds("nothing", "nothing is left for KV", all(left < 0 for left in shares), grade="exact")
+    yield from _more_devices()
     lower = shares == sorted(shares, reverse=True)
     yield source.holds("lower-share", "a lower share of the memory makes it worse", lower)
+
+
+def _more_devices() -> Iterator[Check]:
+    text = (
+        "inference-sim TestCalculateKVBlocks_InsufficientMemory_SuggestsMinTP: 664.51 GiB over 71.4 GiB a card are 10"
+    )
+    large, engine = preset_model("deepseek-v3"), settings(runtime_bytes="0.6GiB", max_num_batched_tokens=2048)
+    least = ceil_div(large.weight_bytes_per_device(), round(71.4 * GIB))
+    way = more_devices(card(80), large, engine, page_size=16)
+    what = f"tensor parallelism proposed: the first divisor of 128 heads from {least} devices on"
+    yield Source(FAMILY, "refused", text).exact("more-devices", what, expected=16, got=way.tensor_parallel_size)
 
 
 def _refuses(device: Device, model: Model, tp: int) -> bool:

@@ -104,6 +104,11 @@ def _refusals() -> Iterator[Check]:
         yield source.exact(f"null-{version}-{blocks}", what, expected=starts, got=pool.accepts(512))
     fit = BlockPool(version="0.33", blocks=32, block_tokens=16).largest_model_len(1024)
     yield source.exact("auto-fit", "length fitted to 32 blocks of 16", expected=496, got=fit)
+    ample = BlockPool(version="0.33", blocks=1024, block_tokens=16).largest_model_len(1024)
+    yield source.exact("auto-fit-all", "length fitted to 1,024 blocks of 16, of 1,024", expected=1024, got=ample)
+    derived = BlockPool(version="0.33", blocks=32, block_tokens=16).largest_model_len(16_384)
+    what = "length fitted to an override of 32 blocks, of 16,384 (at most 512)"
+    yield source.exact("auto-fit-override", what, expected=496, got=derived)
     override = BlockPool(version="0.33", blocks=32, block_tokens=16)
     source = Source(FAMILY, "refusal", "vLLM test_check_enough_kv_cache_memory_respects_num_gpu_blocks_override")
     yield source.holds(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from simulator import validation
 from simulator.files import make_folder, write_text
-from simulator.validating import pictures
+from simulator.validating import pictures, reports
 from simulator.validating.check import Check, spelled
 
 _INTRODUCTION = """# Validation
@@ -53,7 +53,38 @@ def page_text(report: "validation.Report", drawn: dict[str, str]) -> str:
         checks = [check for check in report.checks if check.family == family]
         if checks:
             parts += ["", f"## {title}", "", *validation.notes(family), "", *_pictures(family, drawn), *_table(checks)]
+    if {check.family for check in report.checks} == set(validation.FAMILIES):
+        parts += [*_not_checked(), *_rows([check.id for check in report.checks])]
     return "\n".join(parts) + "\n"
+
+
+def _not_checked() -> Iterator[str]:
+    yield "\n## What is not checked\n"
+    for one in reports.not_checked():
+        yield f"- {one.what}: {one.why}"
+
+
+def _rows(ids: Sequence[str]) -> Iterator[str]:
+    """Every report and test case that was looked at, with the checks that cover it."""
+    yield "\n## Public reports, one by one\n"
+    yield (
+        "Grades: E an identity of integers, R right to the rounding of a log line, D decoded from printed figures, B a "
+        "direction or an inequality, T figures that mislead when taken at face value.\n"
+    )
+    yield "| row | report | grade | checks |"
+    yield "|---|---|---|---|"
+    for row in reports.public_reports():
+        yield f"| {row.row} | {row.text} | {row.grade} | {_covering(row, ids)} |"
+    yield "\n## Cases of engines' own test suites, one by one\n"
+    yield "| row | case | checks, or tests of this project |"
+    yield "|---|---|---|"
+    for row in reports.engine_tests():
+        yield f"| {row.row} | {row.text} | {_covering(row, ids)} |"
+
+
+def _covering(row: reports.Row, ids: Sequence[str]) -> str:
+    found = [*row.covered_by(ids), *row.tests]
+    return ", ".join(f"`{one}`" for one in found) or "none"
 
 
 def _failures(failed: Sequence[Check]) -> Iterator[str]:

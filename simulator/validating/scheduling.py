@@ -11,8 +11,7 @@ from simulator.validating.desk import Desk
 
 FAMILY = "scheduler"
 NOTES = (
-    "Inputs and results are those of the engines' own test suites (facts; no code was taken), worked again by "
-    "hand. Priority scheduling is not modelled, so its cases are left out.",
+    "Inputs and results are those of the engines' own test suites (facts; no code was taken), worked again by hand.",
 )
 _V1 = "vLLM v1 tests/v1/core/test_scheduler.py"
 _V0 = "vLLM 0.6.3 tests/core/test_scheduler.py"
@@ -46,6 +45,13 @@ def _budget() -> Iterator[Check]:
         desk.add(800, 800, 10, 10)
         what = "with chunks" if chunked else "whole prompts, nobody overtakes"
         yield source.exact(f"order-{chunked}".lower(), what, expected=expected, got=desk.steps(2))
+    desk = Desk(
+        blocks=10_000, profile="vllm-0.33", max_num_batched_tokens=1024, long_prefill_token_threshold=100,
+        adaptive_long_prefill_threshold=True,
+    )  # fmt: skip
+    desk.add(2000, 10)
+    what = "prompts of 2,000 and 10, threshold 100 raised to a fair share"
+    yield source.exact("fair-share", what, expected="512 10", got=desk.step())
     desk = Desk(blocks=1000, profile="vllm-0.33", max_num_batched_tokens=64)
     desk.add(50)
     first = desk.step()
@@ -64,6 +70,7 @@ def _preemption() -> Iterator[Check]:
     front = desk.scheduler.waiting[0] is second and second.computed_tokens == 0
     yield source.holds("front", "the victim waits in front, with nothing computed", front, grade="exact")
     yield source.exact("free", "free blocks after it: 10 less 6", expected=4, got=desk.allocator.free_pages())
+    yield from _priority()
     source = Source(FAMILY, "preemption", "vLLM v1 sched/scheduler.py: no admission in a step that preempted")
     desk = Desk(blocks=11, profile="vllm-0.11", max_num_batched_tokens=200, max_num_seqs=3)
     _, second = desk.add(70, 80)
@@ -76,6 +83,17 @@ def _preemption() -> Iterator[Check]:
     yield source.holds(
         "before-new", "it comes back before those that never ran", desk.scheduler.waiting[0] is second, grade="exact"
     )
+
+
+def _priority() -> Iterator[Check]:
+    source = Source(FAMILY, "preemption", f"{_V1}::test_priority_scheduling_preemption")
+    desk = Desk(blocks=6, profile="vllm-0.33", max_num_batched_tokens=100, scheduling_policy="priority")
+    desk.add(32, priority=5)
+    first = desk.step()
+    desk.add(32, priority=0)
+    got = f"{first}; {desk.step()}; {desk.begin()}"
+    what = "5 blocks: a more urgent prompt a step later, the less urgent one is preempted for its third block"
+    yield source.exact("priority", what, expected="32; 1 32; 0 1", got=got)
 
 
 def _admission() -> Iterator[Check]:

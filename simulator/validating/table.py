@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from simulator.showing.terminal import console, print_rows
 from simulator.validating.check import Check, spelled
+from simulator.validating.reports import not_checked
 
 
 def print_checks(checks: Sequence[Check]) -> None:
@@ -13,6 +14,10 @@ def print_checks(checks: Sequence[Check]) -> None:
     for check in failed:
         text = f"{check.id}: {check.note or 'not understood yet'}"
         console().print(text, soft_wrap=True)
+    left_out = len(not_checked())
+    console().print(
+        f"{left_out} published figures are not checked, see docs/validation.md or --format json", soft_wrap=True
+    )
 
 
 def answer(checks: Sequence[Check]) -> str:
