@@ -30,9 +30,14 @@ def cpu_s() -> float:
 def size() -> str:
     """Size llama70b_128k."""
     scenario = load_scenario("llama70b_128k")
-    goal = planner.chosen_goal(scenario, 0.01, ())
-    index = planner.sizable(scenario, None)
-    answer = planner.sized_answer(scenario, index, goal, confidence=0.95, most_replications=64, jobs=JOBS)
+    question = planner.Question(
+        index=planner.sizable(scenario, None),
+        goal=planner.chosen_goal(scenario, 0.01, ()),
+        confidence=0.95,
+        most_replications=64,
+        jobs=JOBS,
+    )
+    answer = planner.sized_answer(scenario, question, with_sensitivity=True)
     found = answer.recommended
     return "no size found" if found is None else f"{found.max_pages:,} pages, {found.replications} verifying runs"
 
@@ -54,7 +59,9 @@ def timed(name: str, work: Callable[[], str]) -> None:
     """Do ``work`` and print what it found and what it took."""
     wall, cpu = time.perf_counter(), cpu_s()
     found = work()
-    print(f"{name}: {found}; {cpu_s() - cpu:.1f} s of processor time, {time.perf_counter() - wall:.1f} s of wall time")
+    spent_s, passed_s = cpu_s() - cpu, time.perf_counter() - wall
+    shared = f"{spent_s / JOBS:.1f} s for each of {JOBS} processes"
+    print(f"{name}: {found}; {spent_s:.1f} s of processor time ({shared}), {passed_s:.1f} s of wall time")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The planner's questions as commands ask them: scenario in, one JSON document out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ from simulator.planning.grid import Axis
 from simulator.planning.size import SizeAnswer, size
 from simulator.planning.sizing import Effort
 from simulator.planning.target import Goal, Target, parse_goal
-from simulator.planning.tasks import processes, watched
+from simulator.planning.tasks import Runner, processes, watched
 from simulator.scenario import Scenario, ScenarioText, load_scenario
 from simulator.serving.watching import Progress
 from simulator.version import version
@@ -88,23 +90,19 @@ def comparison_document(
 def chosen_goal(scenario: Scenario, oom: float | None, texts: Sequence[str]) -> Goal:
     """What ``--target-oom``, ``--target`` and ``--slo`` ask for, all of it together.
 
-    Without any, what a full pool does is kept rare: an OOM rate of 0.001 where it ends requests, 0.01 preemptions per
-    request where it preempts, a share of 0.001 timed out where they wait no longer than ``queue_timeout``. Raises
-    ``InputError`` where they wait without end: nothing is lost, and which time is too long only the user knows.
+    Without any, what a full pool does is kept rare: an OOM rate of 0.001 where it ends requests, a share of 0.001 timed
+    out where they wait no longer than ``queue_timeout``, and where nobody is lost 0.01 preemptions per request, or a
+    share of 0.01 that has to wait for memory. Raises ``InputError`` for targets that are none.
     """
     spelled = [*([] if oom is None else [f"oom={oom!r}"]), *texts]
     if spelled:
         return parse_goal(spelled)
     engine = scenario.engine
+    if engine.on_oom == "fail":
+        return Goal((Target("oom", 0.001),))
     if engine.on_oom != "wait":
-        return Goal((Target("preemption", 0.01) if engine.on_oom.startswith("preempt") else Target("oom", 0.001),))
-    if engine.queue_timeout is None:
-        message = (
-            "with on_oom: wait a full pool loses no request, so there is no rate to keep low: say which time is too "
-            "long, --target ttft_p95=2s (or --target-oom 0.001 for the smallest pool that does not stand still)"
-        )
-        raise InputError([Problem(key="engine.on_oom", message=message)])
-    return Goal((Target("timeout", 0.001),))
+        return Goal((Target("preemption", 0.01),))
+    return Goal((Target("wait", 0.01) if engine.queue_timeout is None else Target("timeout", 0.001),))
 
 
 def sizable(scenario: Scenario, labels: tuple[str, ...] | None) -> int:
@@ -115,92 +113,84 @@ def sizable(scenario: Scenario, labels: tuple[str, ...] | None) -> int:
     return next((place for place in places if scenario.allocators[place].kind != "contiguous"), 0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked about allocator ``index`` of a scenario: whether it keeps ``goal``, and how hard to look."""
+
+    index: int
+    goal: Goal
+    confidence: float
+    most_replications: int
+    jobs: int
+    progress: Progress | None = None
+
+    def effort(self, scenario: Scenario) -> Effort:
+        """Replications of the search and its verification; one of a recorded trace."""
+        if is_recorded(scenario):
+            return Effort(first=1, most=1)
+        return Effort(first=min(4, self.most_replications), most=self.most_replications)
+
+    @contextmanager
+    def runner(self, scenario: Scenario, label: str) -> Iterator[Runner]:
+        """The processes, watched as ``label``; what they refuse is said of ``scenario``'s lines."""
+        with processes(self.jobs) as runner, scenario.located():
+            yield watched(runner, self.progress, label)
+
+
 def sized_answer(
-    scenario: Scenario,
-    index: int,
-    goal: Goal,
-    *,
-    confidence: float,
-    most_replications: int,
-    jobs: int,
-    interval: "PoolInterval | None" = None,
-    with_sensitivity: bool = False,
-    progress: Progress | None = None,
+    scenario: Scenario, question: Question, *, interval: "PoolInterval | None" = None, with_sensitivity: bool = False
 ) -> SizeAnswer:
-    """The smallest pool that meets ``goal``, on ``jobs`` processes. Raises ``InputError``.
+    """The smallest pool that meets the goal. Raises ``InputError``.
 
     ``interval`` is what is known of the pool's size; without it, what the device file says, if anything.
     ``with_sensitivity``: also which assumptions the size depends on.
     """
     from simulator.planning.pool_interval import device_interval
 
-    effort = _effort(scenario, most_replications)
-    with processes(jobs) as runner, scenario.located():
+    with question.runner(scenario, f"size {scenario.labels[question.index]}") as runner:
         return size(
             scenario,
-            index,
-            goal,
-            confidence=confidence,
-            effort=effort,
-            runner=watched(runner, progress, f"size {scenario.labels[index]}"),
+            question.index,
+            question.goal,
+            confidence=question.confidence,
+            effort=question.effort(scenario),
+            runner=runner,
             interval=interval or device_interval(scenario),
             with_sensitivity=with_sensitivity,
         )
 
 
-def solved(
-    scenarios: Sequence[Scenario],
-    axis: Axis,
-    index: int,
-    goal: Goal,
-    *,
-    confidence: float,
-    most_replications: int,
-    jobs: int,
-    progress: Progress | None = None,
-) -> "Solved":
-    """The farthest value of ``axis`` that keeps ``goal`` with the scenario's own pool. Raises ``InputError``."""
+def solved(scenarios: Sequence[Scenario], axis: Axis, question: Question) -> "Solved":
+    """The farthest value of ``axis`` that keeps the goal with the scenario's own pool. Raises ``InputError``."""
     from simulator.planning.solve import solve
 
-    effort = _effort(scenarios[0], most_replications)
-    with processes(jobs) as runner, scenarios[0].located():
+    with question.runner(scenarios[0], f"solve {axis.key}") as runner:
         return solve(
             axis.values,
             scenarios,
-            index,
-            goal,
-            effort=effort,
-            confidence=confidence,
-            runner=watched(runner, progress, f"solve {axis.key}"),
+            question.index,
+            question.goal,
+            effort=question.effort(scenarios[0]),
+            confidence=question.confidence,
+            runner=runner,
         )
 
 
-def traded(
-    rows: Sequence[Sequence[Scenario]],
-    axes: tuple[Axis, Axis],
-    index: int,
-    goal: Goal,
-    *,
-    confidence: float,
-    most_replications: int,
-    jobs: int,
-    progress: Progress | None = None,
-) -> "tuple[Trade, ...]":
-    """For each value of the first axis the farthest of the second that keeps ``goal``. Raises ``InputError``."""
+def traded(rows: Sequence[Sequence[Scenario]], axes: tuple[Axis, Axis], question: Question) -> "tuple[Trade, ...]":
+    """For each value of the first axis the farthest of the second that keeps the goal. Raises ``InputError``."""
     from simulator.planning.frontier import frontier
 
-    first, second = axes
-    effort = _effort(rows[0][0], most_replications)
-    with processes(jobs) as runner, rows[0][0].located():
+    (first, second), scenario = axes, rows[0][0]
+    with question.runner(scenario, f"solve {first.key} and {second.key}") as runner:
         return frontier(
             first.values,
             second.values,
             rows,
-            index,
-            goal,
-            effort=effort,
-            confidence=confidence,
-            runner=watched(runner, progress, f"solve {first.key} and {second.key}"),
+            question.index,
+            question.goal,
+            effort=question.effort(scenario),
+            confidence=question.confidence,
+            runner=runner,
         )
 
 
@@ -208,12 +198,6 @@ def is_recorded(scenario: Scenario) -> bool:
     """Whether every replication is the same recorded trace, so that running it twice tells nothing."""
     sampled = getattr(scenario.workload.arrivals, "sample", 1.0) < 1
     return scenario.workload.replays_lengths and not sampled
-
-
-def _effort(scenario: Scenario, most_replications: int) -> Effort:
-    if is_recorded(scenario):
-        return Effort(first=1, most=1)
-    return Effort(first=min(4, most_replications), most=most_replications)
 
 
 def sweep_points(

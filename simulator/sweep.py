@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simulator.loading.overrides import Override
 from simulator.planning.grid import Axis, points
 from simulator.planning.sweep_journal import Journal
@@ -19,6 +21,7 @@ from simulator.planning.sweep_table import write_parquet
 from simulator.planning.tasks import Runner
 from simulator.planning.trial import Trial, run_trial
 from simulator.scenario import Scenario, ScenarioText, load_scenario
+from simulator.traffic.requests import Requests
 from simulator.version import version
 
 PARQUET = "sweep.parquet"
@@ -99,10 +102,22 @@ def sweep(made: Sequence[Point], folder: Path, runner: Runner) -> Swept:
     return Swept(points=len(made), resumed=len(made) - len(missing), rows=len(rows), parquet=folder / PARQUET)
 
 
-def point_rows(point: Point) -> list[Row]:
-    """Run one point: a row an allocator, metrics flattened with dots."""
+def columns_of_numbers(point: Point) -> list[str]:
+    """Columns that the rows of ``point`` will have and that hold numbers, from a run of its first request alone."""
+    drawn = point.scenario.requests(replication=point.replication)
+    rows = point_rows(point, requests=drawn.keep(np.arange(len(drawn)) < 1))
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if any(_may_be_a_number(row.get(name, "")) for row in rows)]
+
+
+def _may_be_a_number(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def point_rows(point: Point, *, requests: Requests | None = None) -> list[Row]:
+    """Run one point: a row an allocator, metrics flattened with dots. ``requests`` stand in for the scenario's."""
     runs = [
-        run_trial(Trial(point.scenario, index, point.replication))
+        run_trial(Trial(point.scenario, index, point.replication, requests=requests))
         for index, label in enumerate(point.scenario.labels)
         if point.allocators is None or label in point.allocators
     ]

@@ -15,8 +15,9 @@ from test_report import Page, listener
 
 import cli
 from simulator.planning.compare import compare
+from simulator.planning.demand import demand
 from simulator.planning.tasks import Found, Task
-from simulator.planning.trial import Observation, Trial, observe
+from simulator.planning.trial import observe
 from simulator.scenario import parse_scenario
 from simulator.showing.reporting import render_again
 from simulator.showing.words import translator
@@ -238,6 +239,7 @@ def test_a_chosen_column_is_drawn_and_an_unknown_one_is_refused(
     words = ["sweep", tmp_path / "tight.yaml", "--grid", "engine.max_num_seqs=4,8", "--jobs", "1", "--quiet"]
     out = tmp_path / "out"
     assert simulate(*words, "--out", out, "--plot", "batch.meen") == 2
+    assert not out.exists(), "nothing was run"
     assert "--plot batch.meen: the rows have no such column of numbers; did you mean 'batch.mean'?" in (
         capsys.readouterr().err
     )
@@ -320,38 +322,105 @@ def test_an_interrupted_comparison_keeps_the_replications_that_all_have_finished
         compare([scenario], replications=5, runner=Stopping(1))
 
 
+RATES = "workload.arrivals.rate=4:20:4"
+SIZE = ("size", "--target-oom", "0.05", "--max-replications", "8")
+
+
+def pressed_at(moment: int, place: str, function: Callable[[Task], Found], patch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C at the ``moment``-th call of ``function``, which ``place`` names."""
+    made = 0
+
+    def stopping(task: Task) -> Found:
+        nonlocal made
+        made += 1
+        if made == moment:
+            raise KeyboardInterrupt
+        return function(task)
+
+    patch.setattr(place, stopping)
+
+
 @pytest.mark.parametrize(
-    ("words", "place"),
+    ("words", "place", "moment", "table"),
     [
-        (("compare", "--replications", "9"), "simulator.planning.compare.observe"),
-        (("size", "--target-oom", "0.05", "--max-replications", "8"), "simulator.planning.sizing.observe"),
+        (("compare", "--replications", "9"), "simulator.planning.compare.observe", 6, "replications"),
+        (SIZE, "simulator.planning.sizing.observe", 6, "curve"),
+        ((*SIZE, "--solve", RATES), "simulator.planning.solve.observe", 6, "curve"),
+        (
+            (*SIZE, "--solve", "engine.max_num_seqs=4,8", "--solve", RATES),
+            "simulator.planning.solve.observe",
+            6,
+            "curve",
+        ),
     ],
+    ids=("compare", "size", "solve", "trade"),
 )
 def test_ctrl_c_writes_what_there_is_and_ends_with_130(
     words: tuple[str, ...],
     place: str,
+    moment: int,
+    table: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "tight.yaml").write_text(TEXT)
-    made = 0
-
-    def pressed_at_the_sixth(trial: Trial) -> Observation:
-        nonlocal made
-        made += 1
-        if made == 6:
-            raise KeyboardInterrupt
-        return observe(trial)
-
-    monkeypatch.setattr(place, pressed_at_the_sixth)
     out = tmp_path / "out"
-    assert simulate(words[0], tmp_path / "tight.yaml", *words[1:], "--jobs", "1", "--out", out) == 130
+    with monkeypatch.context() as patch:
+        pressed_at(moment, place, observe, patch)
+        assert simulate(words[0], tmp_path / "tight.yaml", *words[1:], "--jobs", "1", "--out", out) == 130
     said = capsys.readouterr()
     assert said.out and "Traceback" not in said.err
     assert read(out / "summary.json")["interrupted"] is True
     assert "Interrupted" in "".join(page_of(out).text)
-    assert len(pd.read_parquet(out / ("curve.parquet" if words[0] == "size" else "replications.parquet"))) >= 1
+    rows = pd.read_parquet(out / f"{table}.parquet")
+    assert len(rows) >= 1
+    # five runs were done: four of the first size or value, one of the next
+    assert words[0] == "compare" or sorted(rows[_runs(rows)]) == [1, 4]
+    assert simulate("rerun", out) == 3
+    assert "it was interrupted, and its" in capsys.readouterr().out
+
+
+def _runs(rows: pd.DataFrame) -> str:
+    return "replications" if "replications" in rows else "runs"
+
+
+def test_ctrl_c_while_the_demand_is_looked_at_keeps_what_is_known_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tight.yaml").write_text(TEXT)
+    out, words = tmp_path / "out", (SIZE[0], tmp_path / "tight.yaml", *SIZE[1:], "--jobs", "1")
+    for moment, kept in ((3, True), (1, False)):
+        with monkeypatch.context() as patch:
+            pressed_at(moment, "simulator.planning.size.demand", demand, patch)
+            assert simulate(*words, "--out", out / str(moment)) == 130
+        assert (out / str(moment) / "summary.json").exists() is kept
+    assert "Interrupted: 0 sizes were tried" in capsys.readouterr().out
+    known = read(out / "3" / "summary.json")
+    assert known["interrupted"] is True and known["curve"] == []
+    assert known["demand"]["peak_pages"] > 0
+
+
+def test_ctrl_c_after_the_size_was_verified_keeps_the_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tight.yaml").write_text(TEXT)
+    words = (SIZE[0], tmp_path / "tight.yaml", *SIZE[1:], "--jobs", "1", "--format", "json", "--no-report")
+    assert simulate(*words) == 0
+    whole = json.loads(capsys.readouterr().out)
+    pressed_at(2, "simulator.planning.sensitivity.demand", demand, monkeypatch)
+    assert simulate(*words) == 130
+    partial = json.loads(capsys.readouterr().out)
+    assert partial["recommended"] == whole["recommended"] and partial["cliff"] == whole["cliff"]
+    assert partial["sensitivity"] is None
+    assert any(note.startswith("interrupted: the size was found") for note in partial["notes"])
+
+
+def test_ctrl_c_in_a_rerun_is_no_comparison(folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folders["compare"]
+    pressed_at(3, "simulator.planning.compare.observe", observe, monkeypatch)
+    monkeypatch.setattr("simulator.planning.tasks.usable_processes", lambda jobs: 1)
+    assert simulate("rerun", folder, "--out", tmp_path / "again") == 130
 
 
 # ---- words

@@ -66,8 +66,9 @@ def test_compare_has_no_latency_either(scenario: str, capsys: pytest.CaptureFixt
 
 def test_a_pool_that_serves_nobody_does_not_keep_a_latency_target() -> None:
     scenario = parse_scenario(TEXT, Path())
+    goal = parse_goal(["ttft_p95=2s"])
     answer = planner.sized_answer(
-        scenario, 0, parse_goal(["ttft_p95=2s"]), confidence=0.95, most_replications=2, jobs=1
+        scenario, planner.Question(index=0, goal=goal, confidence=0.95, most_replications=2, jobs=1)
     )
     assert answer.recommended is None
     found = size_document(answer)

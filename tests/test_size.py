@@ -57,6 +57,13 @@ def sized(scenario: Scenario, limit: float, *, most: int = 16, name: str = "oom"
     return size(scenario, 0, Goal((Target(name, limit),)), confidence=0.95, effort=effort, runner=one_by_one)
 
 
+def asked(scenario: Scenario, index: int, limit: float, *, most: int = 4, jobs: int = 1) -> SizeAnswer:
+    """The answer as the command gets it."""
+    goal = Goal((Target("oom", limit),))
+    question = planner.Question(index=index, goal=goal, confidence=0.95, most_replications=most, jobs=jobs)
+    return planner.sized_answer(scenario, question)
+
+
 @pytest.fixture(scope="module")
 def small() -> SizeAnswer:
     return sized(loss_system(5, requests=1000), 0.027)
@@ -203,7 +210,7 @@ def test_a_device_says_how_far_its_pool_may_be_off(roomy: Scenario) -> None:
     text = (TIGHT % "1GiB").replace("count: 2", "count: 2, pool_uncertainty_bytes: 1GiB")
     unsure = parse_scenario(text, Path())
     assert device_interval(unsure) == PoolInterval(left - 2**30, left + 2**30)
-    answer = planner.sized_answer(unsure, 1, Goal((Target("oom", 0.05),)), confidence=0.95, most_replications=4, jobs=1)
+    answer = asked(unsure, 1, 0.05)
     assert answer.uncertain is not None
     assert answer.limit_pages == (left - 2**30) // answer.page_bytes < answer.hbm_limit_max_pages
     assert answer.feasible
@@ -254,7 +261,7 @@ def test_rare_means_that_no_losses_would_still_not_be_enough() -> None:
 
 def observation(**changes: float) -> Observation:
     latency = {"ttft_p95": changes.pop("ttft_p95", 1.0)}
-    counts = {"arrived": 100, "lost": 0, "timed_out": 0, "preemptions": 0, "peak_pages": 1}
+    counts = {"arrived": 100, "lost": 0, "timed_out": 0, "waited": 0, "preemptions": 0, "peak_pages": 1}
     values = counts | {name: int(value) for name, value in changes.items()}
     return Observation(**values, latency=latency, thrashing=False)
 
@@ -269,10 +276,11 @@ def test_a_goal_holds_when_all_of_it_does_and_no_run_thrashes() -> None:
 
 
 def test_targets_read_the_figure_they_name() -> None:
-    row = [observation(lost=2, preemptions=150, timed_out=5, ttft_p95=3.0)] * 4
+    row = [observation(lost=2, preemptions=150, timed_out=5, waited=7, ttft_p95=3.0)] * 4
     assert parse_target("oom=0.1").estimate(row, 0.95).value == pytest.approx(0.02)
     assert parse_target("preemption=0.1").estimate(row, 0.95).value == pytest.approx(1.5)
     assert parse_target("timeout=0.1").estimate(row, 0.95).value == pytest.approx(0.05)
+    assert parse_target("wait=0.1").estimate(row, 0.95).value == pytest.approx(0.07)
     assert parse_target("ttft_p95=2s").estimate(row, 0.95).value == pytest.approx(3.0)
     assert str(parse_target("ttft-p95=2s")) == "ttft_p95 below 2 s"
 
@@ -293,14 +301,35 @@ def test_the_default_target_is_one_that_the_engine_can_miss() -> None:
         planner.chosen_goal(fails, 0.01, ["oom=0.1"])
 
 
-def test_where_requests_wait_without_end_a_target_is_asked_for() -> None:
+def test_where_requests_wait_the_default_is_that_few_have_to() -> None:
     fails = loss_system(5, requests=10)
     waits = fails.model_copy(update={"engine": fails.engine.model_copy(update={"on_oom": "wait"})})
-    with pytest.raises(InputError, match=r"engine\.on_oom: .*--target ttft_p95=2s"):
-        planner.chosen_goal(waits, None, ())
+    assert planner.chosen_goal(waits, None, ()) == Goal((Target("wait", 0.01),))
     assert planner.chosen_goal(waits, 0.01, ()) == Goal((Target("oom", 0.01),))
     gives_up = waits.model_copy(update={"engine": waits.engine.model_copy(update={"queue_timeout": 3.0})})
     assert planner.chosen_goal(gives_up, None, ()) == Goal((Target("timeout", 0.001),))
+
+
+def test_who_waits_for_memory_is_erlangs_second_formula(tmp_path: Path) -> None:
+    """M/M/6 at a load of 3: a page a request for a second on average, so C(6, 3) = .099 find no page and wait."""
+    rng, count, slots, load = np.random.default_rng(5), 12_000, 6, 3.0
+    arrivals = np.cumsum(rng.exponential(1 / load, count))
+    outputs = rng.geometric(1 / 100, count)
+    rows = [f"{time:.6f},1,{output}" for time, output in zip(arrivals, outputs, strict=True)]
+    (tmp_path / "exponential.csv").write_text("arrived_at,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    text = f"""
+device: {{preset: 910B3}}
+model: {{preset: llama-3.1-8b}}
+workload: {{arrivals: {{process: trace, path: exponential.csv}}}}
+engine: {{on_oom: wait, step_time: 10ms, max_num_seqs: 256, max_model_len: 4096}}
+allocators: [{{kind: paged, page_size: 4096, max_pages: {slots}}}]
+"""
+    found = observe(Trial(parse_scenario(text, tmp_path), 0, 0))
+    loss = erlang_b(load, slots)
+    expected = loss / (1 - load / slots * (1 - loss))
+    assert expected == pytest.approx(0.0991, abs=1e-4)
+    assert found.lost == found.preemptions == 0
+    assert found.waited / found.arrived == pytest.approx(expected, abs=0.012)
 
 
 # ---- what the device holds
@@ -364,15 +393,11 @@ def test_the_command_says_the_answer_and_its_limits(tmp_path: Path, capsys: pyte
     assert not left.value.code
     out = capsys.readouterr().out
     assert "safety factor" in out
-    assert "--target preemption=0.01" in out  # waiting hides the lack of memory from the OOM rate
+    assert "--target wait=0.01" in out  # waiting hides the lack of memory from the OOM rate
 
 
 def test_two_processes_find_the_same_size(roomy: Scenario) -> None:
-    target = Goal((Target("oom", 0.05),))
-    documents = [
-        size_document(planner.sized_answer(roomy, 1, target, confidence=0.95, most_replications=4, jobs=jobs))
-        for jobs in (1, 2)
-    ]
+    documents = [size_document(asked(roomy, 1, 0.05, jobs=jobs)) for jobs in (1, 2)]
     assert documents[0] == documents[1]
 
 
@@ -399,9 +424,7 @@ engine: {on_oom: fail, max_num_seqs: 64, max_model_len: 16384, step_time: 20ms}
 allocators: [{kind: paged}]
 """
     scenario = parse_scenario(text, Path())
-    answer = planner.sized_answer(
-        scenario, 0, Goal((Target("oom", 0.2),)), confidence=0.95, most_replications=16, jobs=1
-    )
+    answer = asked(scenario, 0, 0.2, most=16)
     assert {one.replications for one in answer.curve} == {1}
     assert np.isfinite(answer.curve[0].oom_rate.high)
 

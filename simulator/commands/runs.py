@@ -117,6 +117,8 @@ def _simulated(
 
 def _tell(document: dict[str, Any], folder: Path | None, output_format: Format, *, quiet: bool) -> None:
     """The answer on stdout, the rest on stderr; the exit code of a run that was interrupted."""
+    from simulator.showing.output import was_interrupted
+
     if output_format is Format.json:
         print_json(document)
     else:
@@ -128,7 +130,7 @@ def _tell(document: dict[str, Any], folder: Path | None, output_format: Format, 
             say(text)
         if folder is not None:
             say(f"report: {folder / 'report.html'}")
-    if any(one["ended_because"] == "interrupted" and "faults" not in one for one in document["runs"]):
+    if was_interrupted(document["runs"]):
         raise typer.Exit(INTERRUPTED)
 
 
@@ -190,6 +192,10 @@ def rerun(
     with reporting(enabled=not quiet) as progress:
         again = do_again(folder, out, progress=progress)
     program = "; ".join(again.program)
+    if again.changed and again.interrupted:
+        so_far = f"it was interrupted, and its {', '.join(again.changed)} tell what there was by then"
+        typer.echo(f"{folder}: not the same: {so_far}; done again {'it is' if out is None else f'{out} is'} whole")
+        raise typer.Exit(NO)
     if again.changed:
         why = f"the program is another one ({program})" if program else "the program is the same"
         typer.echo(f"{folder}: not the same: {', '.join(again.changed)}; {why}")

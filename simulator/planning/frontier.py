@@ -35,12 +35,12 @@ def frontier(
 ) -> tuple[Trade, ...]:
     """The farthest of ``second`` for each of ``first``; ``scenarios`` has a row for each of ``first``.
 
-    Raises ``InputError`` when a scenario cannot run.
+    Raises ``InputError`` when a scenario cannot run. After Ctrl-C there are rows up to the one that was under way.
     """
-    return tuple(
-        Trade(
-            value=value,
-            solved=solve(second, row, index, goal, effort=effort, confidence=confidence, runner=runner),
-        )
-        for value, row in zip(first, scenarios, strict=True)
-    )
+    trades = []
+    for value, row in zip(first, scenarios, strict=True):
+        solved = solve(second, row, index, goal, effort=effort, confidence=confidence, runner=runner)
+        trades.append(Trade(value=value, solved=solved))
+        if solved.interrupted:
+            break
+    return tuple(trades)

@@ -14,40 +14,14 @@ from simulator.planning.limits import Way, hbm_limit_pages, ways_to_hold
 from simulator.planning.pool_interval import PoolInterval, Uncertain, uncertain
 from simulator.planning.rare_targets import is_rare
 from simulator.planning.sensitivity import Effect, sensitivity
+from simulator.planning.size_points import Search, SizePoint, cliff_ratio, curve, look_around, point
 from simulator.planning.sizing import UNSEEN, Effort, Found, Sampler, judge, smallest
 from simulator.planning.statistics import Estimate
 from simulator.planning.target import Goal, Target
-from simulator.planning.tasks import Runner, in_order
-from simulator.planning.trial import Observation, Trial
+from simulator.planning.tasks import Runner, extend
+from simulator.planning.trial import Trial
 from simulator.scenario import Scenario
 from simulator.traffic.requests import Requests
-
-#: a pool this much smaller shows how near the cliff is
-_CLIFF_SHRINK = 0.95
-#: by how much the p99 of the first token may grow there before a size counts as near the cliff
-NEAR_CLIFF_RATIO = 2.0
-#: sizes of the trade-off curve, as shares of the answer
-_CURVE_SHARES = (0.5, 0.75, 0.9, 1.1, 1.25)
-#: a size this near to one of them does as well
-_NEAR_SHARE = 0.05
-#: preemptions per request from which a run is thrash: latencies are then no prediction
-_THRASH_PREEMPTIONS = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizePoint:
-    """One size tried. Rates are per arrived request; ``ttft_p99_s`` is the mean over replications.
-
-    ``targets`` are the figures of the goal's targets. ``thrash``: the times there are no prediction.
-    """
-
-    max_pages: int
-    replications: int
-    oom_rate: Estimate
-    preemption_rate: float
-    targets: tuple[Estimate, ...]
-    ttft_p99_s: float
-    thrash: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +30,8 @@ class SizeAnswer:
 
     ``smaller`` is the largest size tried that did not meet it; ``bounds`` has an entry for each target, set for rates
     too rare to count. ``uncertain`` is set when the pool is an interval: then its low end has to be enough.
-    ``cliff_ratio`` is the p99 of TTFT with 5 % fewer pages over that of the recommended size. ``interrupted``: only the
-    sizes tried until Ctrl-C are known.
+    ``cliff_ratio`` is the p99 of TTFT with 5 % fewer pages over that of the recommended size. ``interrupted``: only
+    what was found out until Ctrl-C is known.
     """
 
     scenario: Scenario
@@ -78,6 +52,7 @@ class SizeAnswer:
     curve: tuple[SizePoint, ...]
     ways: tuple[Way, ...]
     warmup_s: float
+    interval: PoolInterval | None
     uncertain: Uncertain | None
     effects: tuple[Effect, ...]
     interrupted: bool = False
@@ -90,25 +65,11 @@ class SizeAnswer:
     @property
     def limit_pages(self) -> int:
         """Pages there are for sure: the budget's, or those of the interval's low end."""
-        return self.hbm_limit_max_pages if self.uncertain is None else self.uncertain.low.max_pages
+        return self.hbm_limit_max_pages if self.interval is None else self.interval.pages(self.page_bytes)[0]
 
     def safety_factor(self, max_pages: int) -> float:
         """``max_pages * page_size / (max_batch * avg_seq_len)``."""
         return max_pages * self.page_tokens / (self.scenario.engine.max_num_seqs * self.mean_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """What a search works with."""
-
-    scenario: Scenario
-    index: int
-    goal: Goal
-    confidence: float
-    effort: Effort
-    search: Sampler
-    unseen: Sampler
-    limit_pages: int
 
 
 def size(
@@ -126,11 +87,18 @@ def size(
 
     ``with_sensitivity``: also which assumptions it depends on, in some twenty runs more.
     """
-    demands = in_order(runner, demand, [Trial(scenario, index, number) for number in range(effort.first)])
+    demands: list[Demand] = []
+    interrupted = False
+    try:
+        extend(demands, runner, demand, [Trial(scenario, index, number) for number in range(effort.first)])
+    except KeyboardInterrupt:
+        if not demands:
+            raise  # nothing is known
+        interrupted = True
     warmup_s = max(one.warmup_s for one in demands)
     guess = max(_guess(demands, target) for target in goal.targets)
-    hbm_limit = hbm_limit_pages(scenario, index)
-    task = _Search(
+    hbm_limit, requests = hbm_limit_pages(scenario, index), scenario.requests()
+    task = Search(
         scenario,
         index,
         goal,
@@ -140,11 +108,9 @@ def size(
         Sampler(scenario, index, runner, warmup_s, UNSEEN),
         max(hbm_limit, 4 * max(one.peak_pages for one in demands)),
     )
-    requests = scenario.requests()
-    found, bounds, interrupted = _until_interrupted(task, guess, len(requests))
-    pages = found.judgement.pages if found else None
-    first = demands[0]
-    recommended = None if pages is None else _point(task, task.unseen, pages)
+    first, known = demands[0], _Known(bounds=(None,) * len(goal.targets), interrupted=interrupted)
+    if not interrupted:
+        _find_out(known, task, guess, len(requests), first.page_bytes, interval, with_sensitivity=with_sensitivity)
     return SizeAnswer(
         scenario=scenario,
         index=index,
@@ -157,20 +123,66 @@ def size(
         hbm_limit_max_pages=hbm_limit,
         demand_peak_pages=max(one.peak_pages for one in demands),
         first_guess_pages=guess,
-        recommended=recommended,
-        smaller=found.below if found else task.limit_pages,
-        bounds=bounds,
-        cliff_ratio=None if pages is None or interrupted else _cliff_ratio(task, pages),
-        curve=_curve(task, recommended),
-        ways=() if pages is None or pages <= hbm_limit else ways_to_hold(scenario, index, pages),
+        recommended=known.recommended,
+        smaller=known.found.below if known.found else task.limit_pages,
+        bounds=known.bounds,
+        cliff_ratio=known.cliff_ratio,
+        curve=curve(task, known.recommended),
+        ways=_ways(task, known.recommended, hbm_limit),
         warmup_s=warmup_s,
-        uncertain=None if interval is None or interrupted else _over(task, interval, first.page_bytes, pages),
-        interrupted=interrupted,
-        effects=_effects(task, recommended) if with_sensitivity and not interrupted else (),
+        interval=interval,
+        uncertain=known.uncertain,
+        interrupted=known.interrupted,
+        effects=known.effects,
     )
 
 
-def _effects(task: _Search, found: SizePoint | None) -> tuple[Effect, ...]:
+@dataclass(slots=True)
+class _Known:
+    """What is known so far, filled in stage by stage: Ctrl-C takes only the stage under way and those after it."""
+
+    bounds: tuple[Estimate | None, ...]
+    interrupted: bool
+    found: Found | None = None
+    recommended: SizePoint | None = None
+    cliff_ratio: float | None = None
+    uncertain: Uncertain | None = None
+    effects: tuple[Effect, ...] = ()
+
+
+def _find_out(
+    known: _Known,
+    task: Search,
+    guess: int,
+    requests: int,
+    page_bytes: int,
+    interval: PoolInterval | None,
+    *,
+    with_sensitivity: bool,
+) -> None:
+    """The search, a look around its answer, what an uncertain pool means, and what the answer depends on."""
+    try:
+        known.found, known.bounds = _answered(task, guess, requests)
+        pages = known.found.judgement.pages if known.found else None
+        if pages is not None:
+            known.recommended = point(task, task.unseen, pages)
+            look_around(task, pages)
+            known.cliff_ratio = cliff_ratio(task, pages)
+        if interval is not None:
+            known.uncertain = _over(task, interval, page_bytes, pages)
+        if with_sensitivity:
+            known.effects = _effects(task, known.recommended)
+    except KeyboardInterrupt:
+        known.interrupted = True
+
+
+def _ways(task: Search, found: SizePoint | None, hbm_limit: int) -> tuple[Way, ...]:
+    if found is None or found.max_pages <= hbm_limit:
+        return ()
+    return ways_to_hold(task.scenario, task.index, found.max_pages)
+
+
+def _effects(task: Search, found: SizePoint | None) -> tuple[Effect, ...]:
     """What a tenth of each assumption does; nothing where the demand curve does not tell the size."""
     if found is None or found.thrash:
         return ()
@@ -178,31 +190,7 @@ def _effects(task: _Search, found: SizePoint | None) -> tuple[Effect, ...]:
     return sensitivity(task.scenario, task.index, time_share=share, replications=1, runner=task.search.runner)
 
 
-def _until_interrupted(
-    task: _Search, guess: int, requests: int
-) -> tuple[Found | None, tuple[Estimate | None, ...], bool]:
-    """The search and a look around its answer; whether Ctrl-C came before both were done."""
-    found: Found | None = None
-    bounds: tuple[Estimate | None, ...] = (None,) * len(task.goal.targets)
-    try:
-        found, bounds = _answered(task, guess, requests)
-        if found is not None:
-            _look_around(task, found.judgement.pages)
-    except KeyboardInterrupt:
-        return found, bounds, True
-    return found, bounds, False
-
-
-def _look_around(task: _Search, pages: int) -> None:
-    """Run what the curve and the cliff need beside what the search has run near the same sizes."""
-    for share in _CURVE_SHARES:
-        wanted = max(1, int(pages * share))
-        if not any(abs(tried - wanted) <= _NEAR_SHARE * wanted for tried, row in task.search.made.items() if row):
-            task.search.at(wanted, task.effort.first)
-    _cliff_ratio(task, pages)
-
-
-def _over(task: _Search, interval: PoolInterval, page_bytes: int, needed_pages: int | None) -> Uncertain:
+def _over(task: Search, interval: PoolInterval, page_bytes: int, needed_pages: int | None) -> Uncertain:
     return uncertain(
         task.search,
         task.goal,
@@ -214,7 +202,7 @@ def _over(task: _Search, interval: PoolInterval, page_bytes: int, needed_pages: 
     )
 
 
-def _answered(task: _Search, guess: int, requests: int) -> tuple[Found | None, tuple[Estimate | None, ...]]:
+def _answered(task: Search, guess: int, requests: int) -> tuple[Found | None, tuple[Estimate | None, ...]]:
     """The size that meets every target, and the bounds of those that can only be extrapolated."""
     targets, nothing = task.goal.targets, (None,) * len(task.goal.targets)
     rare = [one for one in targets if one.is_share and is_rare(one.limit, requests, task.effort, task.confidence)]
@@ -238,13 +226,13 @@ def _answered(task: _Search, guess: int, requests: int) -> tuple[Found | None, t
     return largest, bounds
 
 
-def _meets(task: _Search, goal: Goal, pages: int) -> bool:
+def _meets(task: Search, goal: Goal, pages: int) -> bool:
     clumps = task.search.clumps(goal, pages)
     shared_out = 1 - (1 - task.confidence) / task.effort.looks
     return judge(task.unseen, goal, pages, task.effort, confidence=shared_out, clumps=clumps).passed
 
 
-def _found(task: _Search, goal: Goal, guess: int) -> Found | None:
+def _found(task: Search, goal: Goal, guess: int) -> Found | None:
     return smallest(
         task.search,
         task.unseen,
@@ -256,7 +244,7 @@ def _found(task: _Search, goal: Goal, guess: int) -> Found | None:
     )
 
 
-def _extrapolated(task: _Search, target: Target, guess: int, requests: int) -> tuple[Found | None, Estimate | None]:
+def _extrapolated(task: Search, target: Target, guess: int, requests: int) -> tuple[Found | None, Estimate | None]:
     """The size from two at which losses can be counted; it must not lose more than the target when tried."""
     sizes = []
     for rate in rare_targets.countable_rates(requests, task.effort):
@@ -290,44 +278,3 @@ def _rounding(requests: Requests, page_tokens: int) -> float:
     tokens = requests.prompt_tokens + requests.output_tokens
     pages = -(-tokens // page_tokens)
     return float((pages * page_tokens).sum() / tokens.sum()) - 1.0
-
-
-def _cliff_ratio(task: _Search, pages: int) -> float | None:
-    smaller = max(1, int(pages * _CLIFF_SHRINK))
-    here = task.unseen.at(pages, task.effort.first)
-    there = task.unseen.at(smaller, task.effort.first)
-    before, after = (_mean_ttft_p99(row) for row in (here, there))
-    return after / before if before > 0 and after > 0 else None
-
-
-def _curve(task: _Search, recommended: SizePoint | None) -> tuple[SizePoint, ...]:
-    """All sizes that were looked at."""
-    chosen = [] if recommended is None else [recommended]
-    tried = [_point(task, task.search, pages) for pages, row in task.search.made.items() if row]
-    others = [one for one in tried if one.max_pages not in {one.max_pages for one in chosen}]
-    return tuple(sorted([*chosen, *others], key=lambda one: one.max_pages))
-
-
-def _point(task: _Search, sampler: Sampler, pages: int) -> SizePoint:
-    """What the observations made so far say about one size."""
-    row = sampler.at(pages, max(len(sampler.made.get(pages, ())), 1))
-    oom = Target("oom", 1.0)
-    shared_out = 1 - (1 - task.confidence) / task.effort.looks
-    return SizePoint(
-        max_pages=pages,
-        replications=len(row),
-        oom_rate=oom.estimate(row, shared_out, task.search.clump(oom, pages)),
-        preemption_rate=sum(one.preemptions for one in row) / max(1, sum(one.arrived for one in row)),
-        targets=task.goal.estimates(row, shared_out, task.search.clumps(task.goal, pages)),
-        ttft_p99_s=_mean_ttft_p99(row),
-        thrash=_thrashes(row),
-    )
-
-
-def _thrashes(row: Sequence[Observation]) -> bool:
-    preempted = sum(one.preemptions for one in row)
-    return any(one.thrashing for one in row) or preempted > _THRASH_PREEMPTIONS * sum(one.arrived for one in row)
-
-
-def _mean_ttft_p99(row: Sequence[Observation]) -> float:
-    return sum(one.latency["ttft_p99"] for one in row) / len(row)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from simulator.planning.bracket import crossing
 from simulator.planning.statistics import Estimate, design_effect
 from simulator.planning.target import Goal, Target
-from simulator.planning.tasks import Runner, in_order
+from simulator.planning.tasks import Runner, extend
 from simulator.planning.trial import Observation, Trial, observe
 from simulator.scenario import Scenario
 
@@ -68,7 +68,7 @@ class Sampler:
         row = self.made.setdefault(pages, [])
         numbers = range(self.offset + len(row), self.offset + replications)
         trials = [Trial(self.scenario, self.index, number, pages, self.warmup_s) for number in numbers]
-        row += in_order(self.runner, observe, trials)
+        extend(row, self.runner, observe, trials)
         return row[:replications]
 
     def thrashed(self, pages: int) -> bool:

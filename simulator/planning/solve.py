@@ -12,7 +12,7 @@ from typing import Any
 from simulator.planning.sizing import UNSEEN, Effort, hopeful
 from simulator.planning.statistics import Estimate
 from simulator.planning.target import Goal
-from simulator.planning.tasks import Runner, in_order
+from simulator.planning.tasks import Runner, extend
 from simulator.planning.trial import Observation, Trial, given_warmup_s, observe
 from simulator.scenario import Scenario
 
@@ -31,12 +31,14 @@ class Solved:
     """The answer. ``best`` is the last value along the range that holds (``None``: none does).
 
     ``largest`` says whether larger values are the harder ones; ``whole_range``, that even the hardest holds.
+    ``interrupted``: only the values tried until Ctrl-C are known, and none is the answer yet.
     """
 
     best: TriedValue | None
     largest: bool
     whole_range: bool
     tried: tuple[TriedValue, ...]
+    interrupted: bool = False
 
 
 @dataclass(slots=True)
@@ -54,9 +56,8 @@ class _Values:
         scenario = self.scenarios[place]
         warmup_s = given_warmup_s(scenario) or 0.0
         numbers = range(self.offset + len(row), self.offset + replications)
-        row += in_order(
-            self.runner, observe, [Trial(scenario, self.index, number, warmup_s=warmup_s) for number in numbers]
-        )
+        trials = [Trial(scenario, self.index, number, warmup_s=warmup_s) for number in numbers]
+        extend(row, self.runner, observe, trials)
         return row[:replications]
 
 
@@ -72,27 +73,40 @@ def solve(
 ) -> Solved:
     """The farthest of ``values`` at which allocator ``index`` keeps ``goal``; one scenario a value.
 
-    Raises ``InputError`` when a scenario cannot run.
+    Raises ``InputError`` when a scenario cannot run. After Ctrl-C the values tried so far are left.
     """
     search, unseen = (_Values(scenarios, index, runner, offset) for offset in (0, UNSEEN))
+    interrupted, best, largest, whole = False, None, True, False
+    try:
+        best, largest, whole = _answer(search, unseen, goal, effort=effort, confidence=confidence)
+    except KeyboardInterrupt:
+        interrupted = True
+    tried = [_tried(values, place, search, goal, confidence) for place, row in sorted(search.made.items()) if row]
+    return Solved(
+        best=None if best is None else _tried(values, best, unseen, goal, 1 - (1 - confidence) / effort.looks),
+        largest=largest,
+        whole_range=whole,
+        tried=tuple(tried),
+        interrupted=interrupted,
+    )
+
+
+def _answer(
+    search: _Values, unseen: _Values, goal: Goal, *, effort: Effort, confidence: float
+) -> tuple[int | None, bool, bool]:
+    """The farthest place that holds, whether later places are the harder ones, and whether it is the last of them."""
 
     def holds(place: int) -> bool:
         return hopeful(search.at(place, effort.first), goal, effort, confidence)
 
-    easy, hard = 0, len(values) - 1
+    easy, hard = 0, len(search.scenarios) - 1
     largest = holds(easy) or not holds(hard)
     if not largest:
         easy, hard = hard, easy
     whole = holds(hard)
     place = hard if whole else _last_that_holds(holds, easy, hard)
     best = _verified(unseen, goal, place, easy, effort=effort, confidence=confidence)
-    tried = [_tried(values, place, search, goal, confidence) for place in sorted(search.made)]
-    return Solved(
-        best=None if best is None else _tried(values, best, unseen, goal, 1 - (1 - confidence) / effort.looks),
-        largest=largest,
-        whole_range=whole and best == hard,
-        tried=tuple(tried),
-    )
+    return best, largest, whole and best == hard
 
 
 def _last_that_holds(holds: Callable[[int], bool], easy: int, hard: int) -> int:

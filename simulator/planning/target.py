@@ -9,7 +9,15 @@ from simulator.planning.statistics import Estimate, mean, share
 from simulator.planning.trial import LATENCIES, Observation
 from simulator.units import format_seconds, parse_seconds
 
-SHARES = ("oom", "preemption", "timeout")
+#: shares of the arrived requests, and what they are called
+PROPORTIONS = {
+    "oom": "OOM rate",
+    "timeout": "share of requests timed out",
+    "wait": "share of requests that waited for memory",
+}
+#: counts for each arrived request, which may exceed 1
+RATES = {"preemption": "preemptions per request"}
+SHARES = {**PROPORTIONS, **RATES}
 NAMES = (*SHARES, *LATENCIES)
 
 
@@ -17,8 +25,9 @@ NAMES = (*SHARES, *LATENCIES)
 class Target:
     """The figure ``name`` has to stay below ``limit``.
 
-    ``oom`` and ``timeout`` are shares of the arrived requests, ``preemption`` is preemptions per arrived request,
-    the others are seconds, averaged over replications.
+    ``oom``, ``timeout`` and ``wait`` (an allocation failed for the request, at its admission or later) are shares of
+    the arrived requests, ``preemption`` is preemptions per arrived request, the others are seconds, averaged over
+    replications.
     """
 
     name: str
@@ -38,12 +47,16 @@ class Target:
 
     def count(self, observed: Observation) -> int:
         """What is counted in one run, for a target that is a share."""
-        return {"oom": observed.lost, "preemption": observed.preemptions, "timeout": observed.timed_out}[self.name]
+        return {
+            "oom": observed.lost,
+            "preemption": observed.preemptions,
+            "timeout": observed.timed_out,
+            "wait": observed.waited,
+        }[self.name]
 
     def __str__(self) -> str:
-        words = {"oom": "OOM rate", "preemption": "preemptions per request", "timeout": "share of requests timed out"}
         if self.is_share:
-            return f"{words[self.name]} below {self.limit:g}"
+            return f"{SHARES[self.name]} below {self.limit:g}"
         return f"{self.name} below {format_seconds(self.limit)}"
 
 
@@ -120,6 +133,6 @@ def parse_target(text: str) -> Target:
         limit = float(spelled) if name in SHARES else parse_seconds(spelled)
     except ValueError as error:
         raise InputError([Problem(option=option, message=str(error))]) from None
-    if not 0 < limit <= (1 if name in ("oom", "timeout") else 1e9):
+    if not 0 < limit <= (1 if name in PROPORTIONS else 1e9):
         raise InputError([Problem(option=option, message=f"{spelled.strip()} is no limit: give a number above 0")])
     return Target(name, limit)

@@ -41,6 +41,20 @@ def until_interrupted(
     return placed, False
 
 
+def extend(row: list[Found], runner: Runner, function: Callable[[Task], Found], tasks: Sequence[Task]) -> None:
+    """Put the results behind those in ``row``, in order; after Ctrl-C those without a gap before them.
+
+    ``KeyboardInterrupt`` then goes on.
+    """
+    placed, interrupted = until_interrupted(runner, function, tasks)
+    for index in range(len(tasks)):
+        if index not in placed:
+            break
+        row.append(placed[index])
+    if interrupted:
+        raise KeyboardInterrupt
+
+
 def one_by_one(function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[tuple[int, Found]]:
     """The runner of a single process."""
     for index, task in enumerate(tasks):

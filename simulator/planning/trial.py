@@ -50,7 +50,8 @@ class Trial:
 class Observation:
     """Counts over the requests that arrived after the warm-up.
 
-    ``lost`` and ``timed_out`` are requests, ``preemptions`` events; ``latency`` has the names of ``LATENCIES``, in
+    ``lost``, ``timed_out`` and ``waited`` (those for whom an allocation failed, whatever came of it) are requests,
+    ``preemptions`` events; ``latency`` has the names of ``LATENCIES``, in
     seconds, of completed requests. ``peak_pages`` is the largest number of pages in use at once, over the whole run.
     ``thrashing``: more was computed again than for the first time, or nothing could be produced any more; the figures
     of such a run are not to be trusted.
@@ -59,6 +60,7 @@ class Observation:
     arrived: int
     lost: int
     timed_out: int
+    waited: int
     preemptions: int
     latency: Mapping[str, float]
     peak_pages: int
@@ -98,6 +100,7 @@ def observed(result: RunResult, warmup_s: float) -> Observation:
         arrived=int(np.count_nonzero(counted)),
         lost=int(np.isin(outcome, _LOST).sum()),
         timed_out=int((outcome == "timed_out").sum()),
+        waited=int((table["oom_cause"][counted] != "").sum()),
         preemptions=int(table["preemptions"][counted].sum()),
         latency=_latencies(table, counted),
         peak_pages=summary["kv"]["peak_pages"],

@@ -55,6 +55,7 @@ def write_answer(answered: Answered, question: Question, folder: Path, *, comman
         options={**options_of(question), "language": language},
         scenarios=answered.scenarios,
         asked=question.asked.to_dict(),
+        interrupted=answered.interrupted,
     )
     with staged(folder, last=NAME, dropping=output.earlier_outputs(folder) - set(answered.written)) as stage:
         outputs = Outputs(stage)

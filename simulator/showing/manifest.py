@@ -71,6 +71,7 @@ class Deed:
 
     ``asked`` is the scenario as it was written and the changes to it, for questions that load it more than once;
     ``scenarios`` are all that were run (the files they name are the inputs), the first one stands for all.
+    ``interrupted``: Ctrl-C came before all of it was done, so doing it again gives more.
     """
 
     kind: str
@@ -78,13 +79,14 @@ class Deed:
     options: Mapping[str, Any]
     scenarios: "Sequence[Scenario]"
     asked: Mapping[str, Any] | None = None
+    interrupted: bool = False
 
 
-def run_deed(scenario: "Scenario", options: RunOptions) -> Deed:
+def run_deed(scenario: "Scenario", options: RunOptions, *, interrupted: bool = False) -> Deed:
     """A ``run`` as a deed."""
     given = asdict(options)
     command = given.pop("command")
-    return Deed(kind=RUN, command=command, options=given, scenarios=[scenario])
+    return Deed(kind=RUN, command=command, options=given, scenarios=[scenario], interrupted=interrupted)
 
 
 def manifest(deed: Deed, outputs: Mapping[str, str], *, not_hashed: Sequence[str]) -> dict[str, Any]:
@@ -100,6 +102,7 @@ def manifest(deed: Deed, outputs: Mapping[str, str], *, not_hashed: Sequence[str
         "code_sha256": code_sha256(),
         "kind": deed.kind,
         "command": deed.command,
+        **({"interrupted": True} if deed.interrupted else {}),
         "options": dict(deed.options),
         "scenario": first.resolved(),
         "asked": deed.asked,

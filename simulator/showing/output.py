@@ -11,7 +11,7 @@
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,8 @@ def write_run(
 
             outputs.write("trace.json.gz", trace_bytes(stage, step_logs))
         write_report(stage, outputs, command=options.command, language=options.language)
-        content = manifest(run_deed(scenario, options), outputs.sha256, not_hashed=["timing.json"])
+        deed = run_deed(scenario, options, interrupted=was_interrupted(run.summary for run in result.runs))
+        content = manifest(deed, outputs.sha256, not_hashed=["timing.json"])
         write_text(stage / NAME, to_json(content))
     return folder / "report.html"
 
@@ -126,6 +127,11 @@ def earlier_outputs(folder: Path) -> set[str]:
         return {name for name in names if Path(name).name == name}
     except (OSError, ValueError, KeyError, TypeError):
         return set()
+
+
+def was_interrupted(summaries: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether Ctrl-C ended one of the runs; one that a planted mistake ended is whole."""
+    return any(one["ended_because"] == "interrupted" and "faults" not in one for one in summaries)
 
 
 def run_name(summary: Mapping[str, Any]) -> str:

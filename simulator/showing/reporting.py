@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from simulator.scenario import Scenario
     from simulator.serving.step_log import StepLog
     from simulator.serving.watching import Observe, Progress
+    from simulator.showing.rerun import Recorded
     from simulator.simulation import Result
 
     _Recorded = tuple[Result, list[Columns], list[StepLog]]
@@ -117,32 +118,45 @@ def _on_processes(
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What came of doing it again: files that differ, and in what the program is another one."""
+    """What came of doing it again: files that differ, and in what the program is another one.
+
+    ``interrupted``: the first time it was not done to its end.
+    """
 
     changed: list[str]
     program: list[str]
+    interrupted: bool
 
 
 def rerun(folder: Path, out: Path | None, *, progress: "Progress | None" = None) -> Again:
     """Do what is in ``folder`` again, into ``out``, and compare.
 
     Without ``out`` the new files are compared and thrown away, except that files which are missing from ``folder`` or
-    were altered there are put back when the work itself gives the recorded bytes. Raises ``InputError``.
+    were altered there are put back when the work itself gives the recorded bytes. Raises ``InputError``, and
+    ``KeyboardInterrupt`` when Ctrl-C stopped it.
     """
-    from simulator.showing.rerun import differences, other_program, recorded
+    from simulator.showing.rerun import recorded
 
     before = recorded(folder)
     if out is not None:
         output.prepare(out)
-        before.do(out, progress)
-        return Again(differences(before, out), other_program(before, out))
+        return _done_again(before, out, progress)
     with tempfile.TemporaryDirectory(prefix="ascend-kv-sim-") as name:
         again = Path(name)
-        before.do(again, progress)
-        found = Again(differences(before, again), other_program(before, again))
+        found = _done_again(before, again, progress)
         if not found.changed:
             _put_back(again, folder, before.outputs)
     return found
+
+
+def _done_again(before: "Recorded", into: Path, progress: "Progress | None") -> Again:
+    """``KeyboardInterrupt`` when it was stopped this time: what is there by then compares with nothing."""
+    from simulator.showing.rerun import differences, other_program, stopped
+
+    before.do(into, progress)
+    if stopped(into):
+        raise KeyboardInterrupt
+    return Again(differences(before, into), other_program(before, into), before.interrupted)
 
 
 def _put_back(source: Path, folder: Path, outputs: dict[str, str]) -> None:

@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a manifest says: how to do it again (into a folder), what came out, and by which program."""
+    """What a manifest says: how to do it again (into a folder), what came out, and by which program.
+
+    ``interrupted``: Ctrl-C had ended it before it was whole.
+    """
 
     do: "Callable[[Path, Progress | None], None]"
     outputs: dict[str, str]
     program: dict[str, str]
+    interrupted: bool
 
 
 def recorded(folder: Path) -> Recorded:
@@ -49,7 +53,7 @@ def recorded(folder: Path) -> Recorded:
             raise
         raise InputError([Problem(file=str(folder / NAME), message=f"is not a manifest: {error}")]) from None
     _check_inputs(inputs, base_dir)
-    return Recorded(do, outputs, program)
+    return Recorded(do, outputs, program, bool(content.get("interrupted")))
 
 
 def _run(content: Mapping[str, Any], base_dir: Path, folder: Path) -> "Callable[[Path, Progress | None], None]":
@@ -95,6 +99,11 @@ def other_program(before: Recorded, folder: Path) -> list[str]:
     """In what the program that wrote ``folder`` is not the one of ``before``."""
     now = program_of(read_json(folder / NAME))
     return [f"{name} {old} then, {now.get(name)} now" for name, old in before.program.items() if old != now.get(name)]
+
+
+def stopped(folder: Path) -> bool:
+    """Whether Ctrl-C ended what was done into ``folder``."""
+    return bool(read_json(folder / NAME).get("interrupted"))
 
 
 def differences(before: Recorded, folder: Path) -> list[str]:

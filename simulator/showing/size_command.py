@@ -7,27 +7,12 @@ from typing import ClassVar
 
 from simulator import planner
 from simulator.errors import InputError, Problem
-from simulator.loading.overrides import Override
 from simulator.planning.grid import parse_axis
-from simulator.planning.pool_interval import PoolInterval, parse_interval
-from simulator.planning.target import Goal, parse_goal
-from simulator.scenario import Scenario, ScenarioText, load_scenario
+from simulator.planning.pool_interval import parse_interval
+from simulator.planning.target import parse_goal
+from simulator.scenario import Scenario, load_scenario
 from simulator.serving.watching import Progress
 from simulator.showing.asking import Answered, Asked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked about one allocator of a scenario; ``name`` and ``settings`` are how it was loaded."""
-
-    name: str | ScenarioText
-    settings: Sequence[str | Override]
-    scenario: Scenario
-    index: int
-    goal: Goal
-    confidence: float
-    most_replications: int
-    jobs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,46 +54,27 @@ class SizeQuestion:
         del folder
         assert self.asked.scenario is not None
         scenario = load_scenario(self.asked.scenario, self.asked.changes)
-        question = Question(
-            name=self.asked.scenario,
-            settings=self.asked.changes,
-            scenario=scenario,
+        question = planner.Question(
             index=planner.sizable(scenario, None if self.allocator is None else (self.allocator,)),
             goal=planner.chosen_goal(scenario, self.target_oom, self.targets),
             confidence=self.confidence,
             most_replications=self.max_replications,
             jobs=jobs,
+            progress=progress,
         )
-        interval = None if self.pool_interval is None else parse_interval(self.pool_interval)
-        return _answered(question, self.solve, interval, progress)
+        if not self.solve:
+            return _sized(scenario, question, self.pool_interval)
+        return (_solved if len(self.solve) == 1 else _traded)(scenario, question, self.asked, self.solve)
 
 
-def _answered(
-    question: Question, solve: Sequence[str], interval: PoolInterval | None, progress: Progress | None
-) -> Answered:
-    if not solve:
-        return _sized(question, interval, progress)
-    return _solved(question, solve[0], progress) if len(solve) == 1 else _traded(question, solve, progress)
-
-
-def _sized(question: Question, interval: PoolInterval | None, progress: Progress | None) -> Answered:
+def _sized(scenario: Scenario, question: planner.Question, interval: str | None) -> Answered:
     from simulator.showing.size_document import print_size, size_document, size_tables
 
-    answer = planner.sized_answer(
-        question.scenario,
-        question.index,
-        question.goal,
-        confidence=question.confidence,
-        most_replications=question.most_replications,
-        jobs=question.jobs,
-        interval=interval,
-        with_sensitivity=True,
-        progress=progress,
-    )
-
+    given = None if interval is None else parse_interval(interval)
+    answer = planner.sized_answer(scenario, question, interval=given, with_sensitivity=True)
     document = size_document(answer)
     return Answered(
-        scenarios=[question.scenario],
+        scenarios=[scenario],
         holds=answer.feasible,
         document=document,
         summary=document,
@@ -118,56 +84,41 @@ def _sized(question: Question, interval: PoolInterval | None, progress: Progress
     )
 
 
-def _solved(question: Question, text: str, progress: Progress | None) -> Answered:
+def _solved(scenario: Scenario, question: planner.Question, asked: Asked, texts: Sequence[str]) -> Answered:
     from simulator.showing.solve_document import print_solved, solve_document, solve_tables
 
-    axis, goal, confidence = parse_axis(text, "--solve"), question.goal, question.confidence
-    scenarios = planner.varied(question.name, question.settings, axis)
-    found = planner.solved(
-        scenarios,
-        axis,
-        question.index,
-        goal,
-        confidence=confidence,
-        most_replications=question.most_replications,
-        jobs=question.jobs,
-        progress=progress,
-    )
-    label = question.scenario.labels[question.index]
-    document = solve_document(found, axis, goal, label=label, confidence=confidence)
+    assert asked.scenario is not None
+    axis, goal = parse_axis(texts[0], "--solve"), question.goal
+    scenarios = planner.varied(asked.scenario, asked.changes, axis)
+    found = planner.solved(scenarios, axis, question)
+    label = scenario.labels[question.index]
+    document = solve_document(found, axis, goal, label=label, confidence=question.confidence)
     return Answered(
-        scenarios=[question.scenario, *scenarios],
+        scenarios=[scenario, *scenarios],
         holds=found.best is not None,
         document=document,
         summary=document,
         tables=solve_tables(document),
+        interrupted=found.interrupted,
         show=lambda: print_solved(found, axis, goal, said=document["verdict"]),
     )
 
 
-def _traded(question: Question, texts: Sequence[str], progress: Progress | None) -> Answered:
+def _traded(scenario: Scenario, question: planner.Question, asked: Asked, texts: Sequence[str]) -> Answered:
     from simulator.showing.trade_document import print_trades, trade_document, trade_tables
 
-    axes = (parse_axis(texts[0], "--solve"), parse_axis(texts[1], "--solve"))
-    goal, confidence = question.goal, question.confidence
-    rows = planner.varied_twice(question.name, question.settings, *axes)
-    trades = planner.traded(
-        rows,
-        axes,
-        question.index,
-        goal,
-        confidence=confidence,
-        most_replications=question.most_replications,
-        jobs=question.jobs,
-        progress=progress,
-    )
-    label = question.scenario.labels[question.index]
-    document = trade_document(trades, axes, goal, label=label, confidence=confidence)
+    assert asked.scenario is not None
+    axes, goal = (parse_axis(texts[0], "--solve"), parse_axis(texts[1], "--solve")), question.goal
+    rows = planner.varied_twice(asked.scenario, asked.changes, *axes)
+    trades = planner.traded(rows, axes, question)
+    label = scenario.labels[question.index]
+    document = trade_document(trades, axes, goal, label=label, confidence=question.confidence)
     return Answered(
-        scenarios=[question.scenario, *(scenario for row in rows for scenario in row)],
+        scenarios=[scenario, *(one for row in rows for one in row)],
         holds=any(one.solved.best is not None for one in trades),
         document=document,
         summary=document,
         tables=trade_tables(document),
+        interrupted=document["interrupted"],
         show=lambda: print_trades(trades, axes, goal, said=document["verdict"]),
     )

@@ -6,9 +6,10 @@ from typing import Any
 
 from simulator.planning.pool_interval import IntervalPoint
 from simulator.planning.sensitivity import CHANGE, FELT
-from simulator.planning.size import NEAR_CLIFF_RATIO, SizeAnswer, SizePoint
+from simulator.planning.size import SizeAnswer
+from simulator.planning.size_points import NEAR_CLIFF_RATIO, SizePoint
 from simulator.planning.statistics import Estimate
-from simulator.planning.target import Target
+from simulator.planning.target import PROPORTIONS, Target
 from simulator.showing import size_words
 from simulator.showing.terminal import print_rows
 from simulator.units import format_percent as percent
@@ -215,7 +216,7 @@ def _interval_row(
 
 def spelled(estimate: Estimate, target: Target) -> str:
     """A target's figure with its interval where it has one; times without."""
-    if target.name in ("oom", "timeout"):
+    if target.name in PROPORTIONS:
         return f"{percent(estimate.value)} [{percent(estimate.low)}, {percent(estimate.high)}]"
     if target.is_share:
         return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
@@ -224,16 +225,32 @@ def spelled(estimate: Estimate, target: Target) -> str:
 
 def _row(answer: SizeAnswer, one: SizePoint) -> dict[str, str]:
     chosen = answer.recommended is not None and one.max_pages == answer.recommended.max_pages
-    rate = one.oom_rate
+    asked = {
+        _COLUMNS.get(target.name, target.name): "thrash"
+        if one.thrash and not target.is_share
+        else spelled(seen, target)
+        for target, seen in zip(answer.goal.targets, one.targets, strict=True)
+    }
     return {
         "max_pages": f"{one.max_pages:,}",
         "safety factor": f"{answer.safety_factor(one.max_pages):.3g}",
-        "OOM rate": f"{percent(rate.value)} [{percent(rate.low)}, {percent(rate.high)}]",
+        "OOM rate": spelled(one.oom_rate, Target("oom", 1.0)),
         "preemptions a request": f"{one.preemption_rate:.3g}",
         "TTFT p99": "thrash" if one.thrash else format_seconds(one.ttft_p99_s),
+        **asked,
         "runs": str(one.replications),
         "": "<- this" if chosen else _room(answer, one.max_pages),
     }
+
+
+#: what the column of a target is called that is there anyway, or whose name says too little
+_COLUMNS = {
+    "oom": "OOM rate",
+    "preemption": "preemptions a request",
+    "ttft_p99": "TTFT p99",
+    "timeout": "timed out",
+    "wait": "waited for memory",
+}
 
 
 def _room(answer: SizeAnswer, pages: int) -> str:

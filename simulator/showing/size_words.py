@@ -3,21 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from simulator.planning.size import NEAR_CLIFF_RATIO
+from simulator.planning.size_points import NEAR_CLIFF_RATIO
 from simulator.planning.statistics import exact_interval
+from simulator.planning.target import SHARES
 from simulator.units import format_bytes, format_seconds
 from simulator.units import format_percent as percent
 
 Document = Mapping[str, Any]
 Translate = Callable[[str], str]
 
-_SHARES = {"oom": "OOM rate", "preemption": "preemptions per request", "timeout": "share of requests timed out"}
-
 
 def target_words(target: Document, words: Translate = str) -> str:
     """One target: ``OOM rate below 0.001``."""
     name, limit = target["name"], target["limit"]
-    shown = (words(_SHARES[name]), f"{limit:g}") if name in _SHARES else (name, format_seconds(limit))
+    shown = (words(SHARES[name]), f"{limit:g}") if name in SHARES else (name, format_seconds(limit))
     return words("{figure} below {limit}").format(figure=shown[0], limit=shown[1])
 
 
@@ -99,6 +98,7 @@ def notes(document: Document, words: Translate = str) -> list[str]:
     """What a reader should know before relying on the answer."""
     found = [_hidden(document, words), _lost(document, words), _near_cliff(document, words), _thrash(document, words)]
     found += [_fleet(document, words), _low_end(document, words), _rare(document, words)]
+    found += [_cut_short(document, words)]
     return [one for one in found if one]
 
 
@@ -107,9 +107,10 @@ def _hidden(document: Document, words: Translate) -> str:
         return ""
     text = (
         "with on_oom {policy} a full pool loses no request, so the OOM rate counts only requests too large for an "
-        "empty pool and swaps refused: --target preemption=0.01 or --target ttft_p95=2s says more"
+        "empty pool and swaps refused: --target {rate}=0.01 or --target ttft_p95=2s says more"
     )
-    return words(text).format(policy=document["on_oom"])
+    rate = "wait" if document["on_oom"] == "wait" else "preemption"
+    return words(text).format(policy=document["on_oom"], rate=rate)
 
 
 def _lost(document: Document, words: Translate) -> str:
@@ -174,6 +175,12 @@ def _rare(document: Document, words: Translate) -> str:
     if not any(one["shown_by"] == "extrapolation" for one in document["targets"]):
         return ""
     return words("too rare to count: the size is where the line through two larger rates (logarithms) meets the target")
+
+
+def _cut_short(document: Document, words: Translate) -> str:
+    if not document["interrupted"] or document["recommended"]["max_pages"] is None:
+        return ""
+    return words("interrupted: the size was found and verified, but not all that is told about it")
 
 
 def ways(document: Document, words: Translate = str) -> list[str]:

@@ -40,6 +40,7 @@ def solve_document(found: Solved, axis: Axis, goal: Goal, *, label: str, confide
             for one in found.tried
         ],
         "range": [axis.values[0], axis.values[-1]],
+        "interrupted": found.interrupted,
     }
     return document | {"verdict": solve_verdict(document)}
 
@@ -69,6 +70,9 @@ def solve_verdict(document: Mapping[str, Any], words: Translate = str) -> str:
         "goal": goal_words(document["targets"], words),
         "confidence": f"{document['confidence']:.4g}",
     }
+    if document["interrupted"]:
+        text = "Interrupted: {count} values of {key} were tried, and it is not known yet how far it may go for {goal}."
+        return words(text).format(**shown, count=len(document["curve"]))
     if not document["feasible"]:
         first, last = document["range"]
         text = "No value of {key} from {first} to {last} is shown to keep the {goal}."

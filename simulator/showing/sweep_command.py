@@ -10,7 +10,7 @@ from simulator.errors import InputError, Problem, nearest_name, printable
 from simulator.planning.grid import Axis, parse_axis
 from simulator.serving.watching import Progress
 from simulator.showing.asking import HOW, Answered, Asked
-from simulator.sweep import JOURNAL, PARQUET, Point, Swept
+from simulator.sweep import JOURNAL, PARQUET, Point
 
 #: columns that get a picture unless told otherwise
 PLOTTED = ("oom_rate", "preemptions", "kv.mean_utilization", "latency.ttft_s.p95")
@@ -36,8 +36,8 @@ class SweepQuestion:
         """The rows, in ``folder``; goes on where an earlier sweep there stopped. Raises ``InputError``."""
         assert folder is not None, "a sweep is kept in its folder"
         axes, points = self.axes(), self.points()
+        self._check_plots(points[0])
         done = planner.swept(points, folder, jobs=jobs, dask=self.dask, progress=progress)
-        self._check_plots(done)
         # What an earlier run had done, and where the file is, differ between two sweeps that find the same.
         summary = {
             "points": done.points,
@@ -77,15 +77,15 @@ class SweepQuestion:
             allocators=self.allocators,
         )
 
-    def _check_plots(self, done: Swept) -> None:
-        import pyarrow.parquet
-        import pyarrow.types
+    def _check_plots(self, point: Point) -> None:
+        """Raises ``InputError`` for columns to draw that the rows will not have, before any time is spent."""
+        if self.plots == PLOTTED:
+            return
+        from simulator.sweep import columns_of_numbers
 
-        schema = pyarrow.parquet.read_schema(done.parquet)
-        known = [
-            one.name for one in schema if pyarrow.types.is_floating(one.type) or pyarrow.types.is_integer(one.type)
-        ]
-        problems = [_no_column(name, known) for name in self.plots if name not in known and self.plots is not PLOTTED]
+        with point.scenario.located():
+            known = columns_of_numbers(point)
+        problems = [_no_column(name, known) for name in self.plots if name not in known]
         if problems:
             raise InputError(problems)
 

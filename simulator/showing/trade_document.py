@@ -33,6 +33,7 @@ def trade_document(
             }
             for one in trades
         ],
+        "interrupted": any(one.solved.interrupted for one in trades),
     }
     return document | {"verdict": trade_verdict(document)}
 
@@ -52,6 +53,9 @@ def trade_verdict(document: Mapping[str, Any], words: Translate = str) -> str:
     first, second = document["keys"]
     frontier, goal = document["frontier"], goal_words(document["targets"], words)
     held = sum(one["solve"]["feasible"] for one in frontier)
+    if document["interrupted"]:
+        text = "Interrupted at {first} {value}: it is not known yet how far {second} may go from there on for {goal}."
+        return words(text).format(first=first, value=frontier[-1][first], second=second, goal=goal)
     if not held:
         text = "No pair of {first} and {second} in these ranges is shown to keep the {goal}."
         return words(text).format(first=first, second=second, goal=goal)
@@ -77,7 +81,11 @@ def _row(trade: Trade, axes: tuple[Axis, Axis], goal: Goal) -> dict[str, str]:
         figures = [spelled(one, target) for target, one in zip(goal.targets, best.estimates, strict=True)]
     return {
         first.key: str(trade.value),
-        second.key: "none holds" if best is None else str(best.value),
+        second.key: str(best.value)
+        if best is not None
+        else "interrupted"
+        if trade.solved.interrupted
+        else "none holds",
         **{target.name: figure for target, figure in zip(goal.targets, figures, strict=True)},
         "runs": "" if best is None else str(best.replications),
         "": _remark(trade),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simulator.planning.target import SHARES
+from simulator.planning.target import PROPORTIONS, SHARES
 from simulator.showing import size_words
 from simulator.showing.page import Translate
 from simulator.showing.pages import shared
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from simulator.showing.plots.style import Figure
 
 Document = Mapping[str, Any]
-#: targets that are shares of the requests, shown in percent
-_PERCENT = ("oom", "timeout")
 
 
 def targets_of(document: Document) -> list[str]:
@@ -24,14 +22,14 @@ def targets_of(document: Document) -> list[str]:
 
 def figure_text(name: str, value: float | None, interval: Sequence[float | None] | None) -> str:
     """A target's figure, with its interval."""
-    if name in _PERCENT:
+    if name in PROPORTIONS:
         return shared.share(value, interval)
     return shared.count(value, interval) if name in SHARES else shared.seconds(value, interval)
 
 
 def unit_of(name: str, words: Translate) -> str:
     """The unit of a target's axis."""
-    return "%" if name in _PERCENT else words("a request") if name in SHARES else "s"
+    return "%" if name in PROPORTIONS else words("a request") if name in SHARES else "s"
 
 
 def target_panel(
@@ -39,7 +37,7 @@ def target_panel(
 ) -> Panel:
     """A target's figure (``value``, ``ci``) at ``places``, its limit marked."""
     name = target["name"]
-    scale = 100.0 if name in _PERCENT else 1.0
+    scale = 100.0 if name in PROPORTIONS else 1.0
 
     def scaled(value: float | None) -> float | None:
         return None if value is None else scale * value
