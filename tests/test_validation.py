@@ -121,7 +121,10 @@ def test_the_log_of_the_measured_engine_is_what_its_source_says() -> None:
 def test_requests_of_the_measured_engine_have_its_means_and_its_arrivals_sped_up() -> None:
     slow, fast = requests_at(100), requests_at(1000)
     assert slow.prompt_tokens.mean() == pytest.approx(342.3, rel=0.01)
-    assert slow.output_tokens.mean() == pytest.approx(715, rel=0.01)
+    # 352,548 outputs in the run that they are taken from, by the engine's own count; nobody may have more than 1,024.
+    assert slow.output_tokens.mean() == pytest.approx(705.1, rel=0.005)
+    assert slow.output_tokens.max() == 1024
+    assert (np.diff(slow.arrival_ns) >= 0).all() and slow.arrival_ns[0] == 0
     assert fast.arrival_ns[-1] == pytest.approx(slow.arrival_ns[-1] / 10, abs=2)
 
 
