@@ -10,7 +10,14 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from docs.article_tables import article_factor, article_fragmentation, article_rows
+from docs.article_tables import (
+    article_cliff,
+    article_factor,
+    article_fragmentation,
+    article_pages,
+    article_pool,
+    article_rows,
+)
 from docs.table_text import runs, table
 from simulator.allocators.page_pool import PagePool
 from simulator.allocators.paged import PagedAllocator, PageLayout, plain_layout
@@ -251,13 +258,16 @@ TABLES: dict[str, Callable[[str], str]] = {
         planted_mistakes,
         leak,
         memory_of_pages,
+        article_pool,
         article_fragmentation,
+        article_pages,
         article_rows,
+        article_cliff,
         article_factor,
     )
 }
 #: computed without a simulation, so that a test can compare them
-QUICK = ("search_cost", "hybrid_groups")
+QUICK = ("search_cost", "hybrid_groups", "article_pool", "article_pages", "article_cliff")
 
 
 def language_of(page: Path) -> str:
