@@ -249,7 +249,12 @@ def _cross_problems(scenario: Scenario, origins: Origins) -> Iterator[Problem]:
     device, model = scenario.loaded_device, scenario.loaded_model
     found = [
         *checks.cross_checks(
-            scenario.engine, scenario.allocators, device=device, model=model, workload=scenario.workload
+            scenario.engine,
+            scenario.allocators,
+            device=device,
+            model=model,
+            workload=scenario.workload,
+            faulty=bool(scenario.faults),
         ),
         *checks.missing_files(origins.source.data["workload"], scenario.base_dir),
     ]

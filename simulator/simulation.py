@@ -20,9 +20,9 @@ from simulator.metrics import RunResult, summarise
 from simulator.scenario import Scenario
 from simulator.serving.batch import TILE_TOKENS
 from simulator.serving.compaction_worth import compaction_worth
-from simulator.serving.observation import Observation, findings, observe_allocator
+from simulator.serving.observation import Observation, breakdown, findings, observe_allocator, verified
 from simulator.serving.pool import build_allocator
-from simulator.serving.pool_parts import UNLIMITED_PAGES, PoolParts
+from simulator.serving.pool_parts import PoolParts
 from simulator.serving.replay import Replay
 from simulator.serving.router import router_of
 from simulator.serving.watching import Observe, Progress, Watch, watcher
@@ -117,7 +117,7 @@ def run_one(
     observation = observe_allocator(allocator, scenario.faults, verify=verify)
     started = time.perf_counter()
     if scenario.engine.scheduler == "replay":
-        run = _replay(scenario, requests, allocator, verify=verify, watch=watch)
+        run = _replay(scenario, requests, observation, verify=verify, watch=watch)
     else:
         run = _serve(scenario, requests, observation, leap=leap, watch=watch)
     wall_s = time.perf_counter() - started
@@ -126,6 +126,8 @@ def run_one(
         result.summary["kv"]["compaction"] = _compaction(scenario, run, allocator, result.summary)
     if observation.faulty:
         result.summary["faults"] = findings([observation], run.detail)
+    if verify:
+        result.summary["verified"] = verified([observation])
     return result
 
 
@@ -173,10 +175,10 @@ def _run_fleet(
         run = fleet.run()
         for observation, engine in zip(observations, fleet.engines, strict=True):
             observation.look_once_more(engine.scheduler.live_holdings())
-    except AssertionError as error:
-        if not scenario.faults:
+    except Exception as error:
+        if not any(observation.planted for observation in observations):
             raise
-        run = fleet.leave("interrupted", str(error))
+        run = fleet.leave("interrupted", breakdown(error))
     wall_s = time.perf_counter() - started
     result = summarise_fleet(run, requests, allocators, wall_s=wall_s, **_reading(scenario, allocator, label))
     result.summary["router"] = scenario.router_config.model_dump(mode="json")
@@ -185,6 +187,8 @@ def _run_fleet(
             part["kv"]["compaction"] = _compaction(scenario, own, pool, part)
     if scenario.faults:
         result.summary["faults"] = findings(observations, result.detail)
+    if verify:
+        result.summary["verified"] = verified(observations)
     return result
 
 
@@ -196,11 +200,11 @@ def _serve(
         run = engine.run()
         observation.look_once_more(engine.scheduler.live_holdings())
         return run
-    except AssertionError as error:
-        if not observation.faulty:
+    except Exception as error:
+        if not observation.planted:
             raise
         # A planted mistake was noticed where the engine cannot go on.
-        return engine.leave("interrupted", str(error))
+        return engine.leave("interrupted", breakdown(error))
 
 
 def _engine(
@@ -272,17 +276,14 @@ def _step_costs(scenario: Scenario, page_tokens: int) -> Callable[[float], StepC
 
 
 def _replay(
-    scenario: Scenario, requests: Requests, allocator: Allocator, *, verify: bool, watch: Watch | None
+    scenario: Scenario, requests: Requests, observation: Observation, *, verify: bool, watch: Watch | None
 ) -> EngineRun:
     assert scenario.engine.step_time is not None, "a replay without a step time passed validation"
-    if verify and allocator.max_pages >= UNLIMITED_PAGES:
-        message = "every page of a pool is looked at to verify it: give a number in place of 'unlimited'"
-        raise InputError([Problem(key="allocators", message=message)])
     horizon = scenario.workload.horizon
     return Replay(
         requests,
         step_ns=to_ns(scenario.engine.step_time),
-        allocator=allocator,
+        allocator=observation.allocator,
         max_model_len=scenario.budget.max_model_len,
         horizon_ns=None if horizon is None else to_ns(horizon),
         verify=verify,

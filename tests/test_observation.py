@@ -141,3 +141,24 @@ def test_a_mistake_that_had_no_occasion_is_said_to_have_had_none(
         [{"kind": "missed_end_of_sequence", "every": 100, "releases": 4}],
     )
     assert "paged: missed_end_of_sequence was never planted (every 100 releases, and there were 4)" in said.err
+
+
+STALE_RUNS = """
+device: {preset: 910B3}
+model: {preset: llama-3.1-8b}
+workload:
+  arrivals: {process: closed, users: 6}
+  prompt_tokens: {dist: uniform, min: 1, max: 59}
+  output_tokens: {dist: uniform, min: 1, max: 27}
+  requests: 484
+engine: {on_oom: fail, max_num_seqs: 20, max_num_batched_tokens: 473, max_model_len: 86, step_time: 5ms}
+allocators: [{kind: paged_defrag, page_size: 1, max_pages: 131, run_length: 8, trigger: {on_failure: true}}]
+faults: [{kind: stale_page_table, every: 27}]
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 1615394334])
+def test_an_allocator_that_breaks_down_after_a_mistake_is_a_finding_and_no_crash(seed: int) -> None:
+    (run,) = simulate(parse_scenario(STALE_RUNS, Path()), seed=seed).runs
+    assert run.summary["faults"]["planted"] >= 1
+    assert run.summary["faults"]["noticed"] >= 1

@@ -378,8 +378,20 @@ def test_what_a_replay_cannot_do_is_refused(change: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_a_replay_plants_no_mistakes_and_says_so() -> None:
+    with pytest.raises(InputError, match="faults: found mistakes to plant; a replay is the demand"):
+        scenario("azure_code", "faults=[{kind: missed_end_of_sequence}]")
+
+
+def test_a_replay_is_watched_like_any_other_run() -> None:
+    run = simulate(scenario("azure_code", "workload.requests=50", "allocators.0.max_pages=5000"), verify=True).runs[0]
+    # each request is admitted once and released once, and grows in between
+    assert run.summary["verified"]["operations"] >= 100
+    assert run.summary["verified"]["tables_read"] >= 100
+
+
 def test_an_unlimited_pool_cannot_be_verified_page_by_page() -> None:
-    with pytest.raises(InputError, match="give a number in place of 'unlimited'"):
+    with pytest.raises(InputError, match="has 1,099,511,627,776 of at most 8,388,608: lower max_pages"):
         simulate(scenario("azure_code"), verify=True)
 
 

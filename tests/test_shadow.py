@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,13 +16,15 @@ from simulator.allocators.content_map import ContentMap
 from simulator.allocators.contiguous import ContiguousAllocator
 from simulator.allocators.faults import FaultKind, FaultyAllocator
 from simulator.allocators.host_pool import HostPool
+from simulator.allocators.lineage import lineage_of
 from simulator.allocators.page_keys import content_spans
+from simulator.allocators.page_memory import PageMemory, Piece
 from simulator.allocators.paged import PagedAllocator, PagedHolding, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
-from simulator.allocators.shadow import VerificationError, lineage_of
 from simulator.allocators.sharing import RULES
 from simulator.allocators.verify import VerifyingAllocator
+from simulator.allocators.violations import VerificationError
 from simulator.config import ContiguousConfig, DefragTrigger
 
 
@@ -108,6 +111,48 @@ class ContentMapMachine(RuleBasedStateMachine):
 
 ContentMapMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestContentMapAgainstCells = ContentMapMachine.TestCase
+
+
+class PageMemoryMachine(RuleBasedStateMachine):
+    """Pages of eight slots, against one dictionary entry a slot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = PageMemory()
+        self.cells: dict[tuple[int, int], tuple[int, int]] = {}
+
+    @rule(page=st.integers(-2, 3), start=st.integers(0, 7), size=st.integers(1, 8), content=st.integers(0, 2))
+    def write(self, page: int, start: int, size: int, content: int) -> None:
+        end, origin = min(8, start + size), content * 8  # two origins for one content would be two histories
+        self.memory.write(page, Piece(start, end, content, origin))
+        self.cells.update({(page, slot): (content, origin + slot) for slot in range(start, end)})
+
+    @rule(source=st.integers(-2, 3), goal=st.integers(-2, 3))
+    def copy(self, source: int, goal: int) -> None:
+        self.memory.copy(source, goal)
+        held = {slot: self.cells.get((source, slot)) for slot in range(8)}
+        for slot, cell in held.items():
+            self.cells.pop((goal, slot), None)
+            if cell is not None:
+                self.cells[goal, slot] = cell
+
+    @rule(page=st.integers(-2, 3), start=st.integers(0, 7), size=st.integers(1, 8), content=st.integers(0, 2))
+    def read(self, page: int, start: int, size: int, content: int) -> None:
+        end, origin = min(8, start + size), content * 8
+        wrong = [slot for slot in range(start, end) if self.cells.get((page, slot)) != (content, origin + slot)]
+        assert self.memory.unlike(page, start, end, content, origin) == (wrong[0] if wrong else -1)
+        assert self.memory.unlike(page, start, end, content, origin + 1) == start
+
+    @rule(page=st.integers(-2, 3))
+    def look(self, page: int) -> None:
+        pieces = self.memory.pieces(page)
+        seen = {(page, s): (piece.content, piece.origin + s) for piece in pieces for s in range(piece.start, piece.end)}
+        assert seen == {place: cell for place, cell in self.cells.items() if place[0] == page}
+        assert all(one.end <= other.start for one, other in pairwise(pieces))
+
+
+PageMemoryMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestPageMemoryAgainstCells = PageMemoryMachine.TestCase
 
 
 def test_a_sequence_finds_shared_segments_then_its_prompt_then_its_own_outputs() -> None:
@@ -329,6 +374,73 @@ def test_a_prefix_hit_on_the_wrong_content_is_noticed_at_admission() -> None:
     pages.contents._lines[wrong] = pages.contents._lines.pop(right)
     with pytest.raises(VerificationError, match=r"request 2 reads its position 0 .*finds position 0 of segment 7"):
         started(allocator, 2, 9, prefix=([8], [8]))
+
+
+def test_a_table_that_lost_its_last_page_is_noticed_at_the_next_operation() -> None:
+    allocator = VerifyingAllocator(paged(), every=10**6)
+    holding = started(allocator, 1, 9)
+    holding.pages.pop()
+    with pytest.raises(VerificationError, match="request 1 has no page for its position 8, which has been written"):
+        allocator.grow(holding, 10)
+
+
+def test_a_window_page_given_back_too_early_is_noticed() -> None:
+    windows = PageLayout(4, 40, (PageGroup(10, 1, 9),))
+    allocator = VerifyingAllocator(PagedAllocator(windows, max_pages=16), every=10**6)
+    holding = started(allocator, 1, 12)
+    assert allocator.grow(holding, 13)  # position 12 sees positions 4 to 12
+    assert (holding.dropped, holding.pages) == ([1], [1, 2, 0])
+    allocator.inner._drop_rows(holding, 0, 1)  # type: ignore[attr-defined]
+    with pytest.raises(VerificationError, match="request 1 has no page for its position 5, which position 13 sees"):
+        allocator.grow(holding, 14)
+
+
+def test_what_is_in_host_memory_is_read_there() -> None:
+    allocator = VerifyingAllocator(paged(host=HostPool(4)))
+    first, second = started(allocator, 1, 8), started(allocator, 2, 8)
+    assert allocator.swap_out([first, second])
+    other = second.host_copy.tables[0][0]
+    allocator.shadow.copy(-1 - other, -1 - first.host_copy.tables[0][1], 1)
+    with pytest.raises(
+        VerificationError, match=r"request 1 reads its position 4 at page -\d, slot 0 and finds position 0"
+    ):
+        allocator.release(first)
+
+
+@pytest.mark.parametrize(("page", "where"), [(16, "in the page table of request 1"), (0, "in the page table")])
+def test_a_page_that_is_not_of_the_pool_is_named(page: int, where: str) -> None:
+    allocator = VerifyingAllocator(paged(null_page=True), every=10**6)
+    holding = started(allocator, 1, 4)
+    allocator.shadow.copy(holding.pages[0], page, 1)
+    holding.pages[0] = page
+    with pytest.raises(VerificationError, match=f"page {page} is not of this pool, but {where}"):
+        allocator.check([holding])
+
+
+def test_pages_are_counted_by_the_observer_itself_not_by_the_allocators_own_check() -> None:
+    allocator = VerifyingAllocator(paged(), every=10**6)
+    holding = started(allocator, 1, 4)
+    allocator.inner.check = lambda holdings: None  # type: ignore[method-assign]
+    assert isinstance(allocator.inner, PagedAllocator)
+    allocator.inner.pool.take(1)
+    with pytest.raises(VerificationError, match="page 1 is neither free nor in the page table of a live request"):
+        allocator.check([holding])
+
+
+def test_a_pool_without_a_page_can_be_observed() -> None:
+    allocator = VerifyingAllocator(paged(1, null_page=True))
+    assert allocator.admit(Life(1, 1), 1) is None
+    assert (allocator.operations, allocator.tables_read) == (1, 0)
+
+
+def test_operations_and_tables_are_counted() -> None:
+    allocator = VerifyingAllocator(paged(), every=3)
+    first, second = started(allocator, 1, 4), started(allocator, 2, 4)
+    allocator.grow(first, 5)
+    # an admission reads its table when it begins and when it is done; the third operation reads both tables again
+    assert (allocator.operations, allocator.tables_read) == (3, 2 * 2 + 1 + 2)
+    allocator.release(second)
+    assert (allocator.operations, allocator.tables_read) == (4, 8)
 
 
 def test_a_range_that_overlaps_another_is_named() -> None:

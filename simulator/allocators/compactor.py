@@ -82,7 +82,9 @@ class Compactor:
             victim = runs.cheapest_broken()
             if victim is None:
                 break
-            for page in runs.used_pages(victim, self._moves_left - moved):
+            pages = runs.used_pages(victim, self._moves_left - moved)
+            assert pages, f"run {victim} is called broken, but none of its pages is in use"
+            for page in pages:
                 self._move(page, victim)
                 moved += 1
             self.runs_gained += runs.free_in_run(victim) == runs.run_length

@@ -108,15 +108,17 @@ class RunPool:
         """Return pages. A page that is free already, or was never handed out, is an ``AssertionError``."""
         is_free, in_use = self._is_free, len(self._is_free)
         run, returned = _NONE, 0
-        for page in pages:
-            assert self.first_page <= page < in_use and not is_free[page], f"page {page} is free already"
-            is_free[page] = 1
-            owner = self.run_of(page)
-            if owner != run:
-                self._add_free(run, returned)
-                run, returned = owner, 0
-            returned += 1
-        self._add_free(run, returned)
+        try:
+            for page in pages:
+                assert self.first_page <= page < in_use and not is_free[page], f"page {page} is free already"
+                is_free[page] = 1
+                owner = self.run_of(page)
+                if owner != run:
+                    self._add_free(run, returned)
+                    run, returned = owner, 0
+                returned += 1
+        finally:
+            self._add_free(run, returned)  # counts stay right when one of the pages is refused
 
     def search_cycles(self, taken: Sequence[int]) -> int:
         """Modelled cost of having found ``taken``, page ids or run starts: each was the head of a list."""

@@ -1,7 +1,8 @@
 """``--verify``: an allocator under observation.
 
 Every operation is passed on, every copy is followed in shadow memory, every page table touched is read back, and
-every so many operations all tables are read and the allocator's own invariants are asserted. A sequence may write up
+every so many operations all tables are read, each page is looked for in them and in the free list, and the
+allocator's own invariants are asserted. A sequence may write up
 to its ``capacity_tokens`` without asking again, so the shadow writes that far at once: whatever an allocator lets
 a sequence write must be its own.
 """
@@ -10,25 +11,32 @@ from collections.abc import Iterable
 
 from simulator.allocators.base import Allocator, Demand, Holding
 from simulator.allocators.blame import find_culprits
+from simulator.allocators.contiguous import ContiguousAllocator
 from simulator.allocators.forwarding import ForwardingAllocator, innermost
-from simulator.allocators.shadow import ShadowMemory, VerificationError, Violation
+from simulator.allocators.page_shadow import PageShadow
+from simulator.allocators.paged import PagedAllocator
+from simulator.allocators.range_shadow import RangeShadow
+from simulator.allocators.shadow import ShadowMemory
+from simulator.allocators.violations import VerificationError, Violation
 
 
 class VerifyingAllocator(ForwardingAllocator):
     """Stands in for ``inner``, which it observes.
 
     ``every``: operations between two complete checks. With ``stop=False`` violations are collected in
-    ``violations``, each kind once for a request and page, and the run goes on.
+    ``violations``, each kind once for a request and page, and the run goes on. ``operations`` counts calls that move
+    memory, ``tables_read`` sequences read back. Raises ``ValueError`` for a kind of allocator that cannot be read.
     """
 
     def __init__(self, inner: Allocator, *, every: int = 1, stop: bool = True) -> None:
         super().__init__(inner)
         self._owner = innermost(inner)
-        self.shadow = ShadowMemory(self._owner)
+        self.shadow = _shadow_of(self._owner)
         self.violations: list[Violation] = []
         self._every = every
         self._stop = stop
-        self._operations = 0
+        self.operations = 0
+        self.tables_read = 0
         self._live: dict[int, Holding] = {}
         self._reported: set[tuple[str, int, int]] = set()
         self._owner.on_copy = self.shadow.copy
@@ -46,6 +54,7 @@ class VerifyingAllocator(ForwardingAllocator):
     def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
         self._expect_live(holding)
         grown = super().grow(holding, tokens, new_tokens)
+        self._found(self.shadow.verify_view(holding, tokens - new_tokens))
         if grown:
             self.shadow.write_up_to(holding, tokens)
         self._done(holding)
@@ -75,7 +84,7 @@ class VerifyingAllocator(ForwardingAllocator):
 
     def swap_out(self, holdings: list[Holding]) -> int | None:
         moved_bytes = super().swap_out(holdings)
-        self._done()
+        self._done(*holdings)
         return moved_bytes
 
     def swap_in(self, wanted: list[tuple[Holding, int]], *, keep_free_bytes: int = 0) -> int | None:
@@ -95,13 +104,14 @@ class VerifyingAllocator(ForwardingAllocator):
         unknown = [holding for holding in given if id(holding) not in self._live]
         wrong = [_violation("unknown", holding, "is live, but was never admitted or is over") for holding in unknown]
         for holding in self._live.values():
-            found = self.shadow.verify_read(holding, self.shadow.written(holding))
-            wrong += [found] if found else []
+            found = self._read(holding)
+            if found is not None:
+                wrong.append(found)
+        wrong += find_culprits(self._owner, self.shadow, list(self._live.values()))
         try:
             self.inner.check(self._live.values())
         except AssertionError as error:
-            culprits = list(find_culprits(self._owner, self.shadow, self._live.values()))
-            wrong += culprits or [Violation("invariant", -1, -1, str(error))]
+            wrong += [] if wrong else [Violation("invariant", -1, -1, str(error))]
         self._report(wrong)
 
     # ---- how
@@ -118,14 +128,21 @@ class VerifyingAllocator(ForwardingAllocator):
                 self.shadow.write_up_to(holding, holding.capacity_tokens)
         for holding in touched:
             self._look_at(holding)
-        self._operations += 1
-        if self._operations % self._every == 0:
+        self.operations += 1
+        if self.operations % self._every == 0:
             self.check(self._live.values())
 
     def _look_at(self, holding: Holding) -> None:
         if id(holding) in self._live:
-            found = self.shadow.verify_read(holding, self.shadow.written(holding))
-            self._report([found] if found else [])
+            self._found(self._read(holding))
+
+    def _read(self, holding: Holding) -> Violation | None:
+        self.tables_read += 1
+        return self.shadow.verify_read(holding, self.shadow.written(holding))
+
+    def _found(self, violation: Violation | None) -> None:
+        if violation is not None:
+            self._report([violation])
 
     def _expect_live(self, holding: Holding) -> None:
         if id(holding) not in self._live:
@@ -137,6 +154,14 @@ class VerifyingAllocator(ForwardingAllocator):
         self.violations += fresh
         if fresh and self._stop:
             raise VerificationError(fresh)
+
+
+def _shadow_of(allocator: Allocator) -> ShadowMemory:
+    if isinstance(allocator, PagedAllocator):
+        return PageShadow(allocator)
+    if isinstance(allocator, ContiguousAllocator):
+        return RangeShadow(allocator)
+    raise ValueError(f"allocator {allocator.kind!r} has neither page tables nor ranges that could be verified")
 
 
 def _violation(kind: str, holding: Holding, what: str) -> Violation:

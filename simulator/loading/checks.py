@@ -25,6 +25,7 @@ def cross_checks(
     device: Device,
     model: Model,
     workload: WorkloadConfig,
+    faulty: bool = False,
 ) -> Iterator[Complaint]:
     """Every broken rule, placed at the key that most likely has to change."""
     yield from _parallel(engine, device, model)
@@ -32,6 +33,9 @@ def cross_checks(
     yield from _token_budget(engine, engine.max_model_len or model.max_position_embeddings)
     yield from _length(engine, model)
     yield from _replay(engine)
+    if faulty and engine.scheduler == "replay":
+        rule = "a replay is the demand of a workload on memory that works: give engine.scheduler continuous"
+        yield Complaint(("faults",), f"found mistakes to plant; {rule}")
     yield from _seats(engine, allocators, workload)
     yield from _beams(engine, allocators, workload)
     yield from _pools(engine, allocators)

@@ -16,6 +16,8 @@ from simulator.errors import InputError, Problem
 
 #: operations between two readings of every page table; what an operation touches is always read
 CHECK_EVERY = 256
+#: pages of a pool that can be looked at one by one in a few seconds and a GiB of memory
+MOST_VERIFIED_PAGES = 1 << 23
 #: findings quoted in the summary
 _QUOTED = 10
 
@@ -31,6 +33,11 @@ class Observation:
     def faulty(self) -> bool:
         """Whether mistakes are planted, so that memory may be missing at the end."""
         return bool(self.faults)
+
+    @property
+    def planted(self) -> bool:
+        """Whether a mistake has been made by now."""
+        return any(fault.injected for fault in self.faults)
 
     def look_once_more(self, holdings: list[Holding]) -> None:
         """Read everything at the end of a run: what has leaked since the last complete check shows now."""
@@ -58,8 +65,26 @@ def findings(observations: Sequence[Observation], detail: str) -> dict[str, Any]
     }
 
 
+def breakdown(error: Exception) -> str:
+    """In words, what became of an allocator after a planted mistake: a check that failed, or a failure in its code."""
+    return str(error) if isinstance(error, AssertionError) else f"it broke down with {type(error).__name__}: {error}"
+
+
+def verified(observations: Sequence[Observation]) -> dict[str, int]:
+    """How much was watched: calls that move memory, and page tables read back entry by entry."""
+    watching = [one.allocator for one in observations if isinstance(one.allocator, VerifyingAllocator)]
+    return {
+        "operations": sum(allocator.operations for allocator in watching),
+        "tables_read": sum(allocator.tables_read for allocator in watching),
+    }
+
+
 def observe_allocator(allocator: Allocator, faults: Sequence[FaultConfig], *, verify: bool) -> Observation:
     """``allocator`` with ``faults`` planted, watched if there are any or ``verify`` asks for it."""
+    if (verify or faults) and allocator.max_pages > MOST_VERIFIED_PAGES:
+        message = "every page of a pool is looked at to verify it"
+        limit = f"{allocator.kind} has {allocator.max_pages:,} of at most {MOST_VERIFIED_PAGES:,}"
+        raise InputError([Problem(key="allocators", message=f"{message}, and {limit}: lower max_pages")])
     planted: list[FaultyAllocator] = []
     try:
         for fault in faults:
