@@ -157,7 +157,7 @@ faults: [{kind: stale_page_table, every: 27}]
 """
 
 
-@pytest.mark.parametrize("seed", [1, 2, 1615394334])
+@pytest.mark.parametrize("seed", [2, 4, 1615394334])
 def test_an_allocator_that_breaks_down_after_a_mistake_is_a_finding_and_no_crash(seed: int) -> None:
     (run,) = simulate(parse_scenario(STALE_RUNS, Path()), seed=seed).runs
     assert run.summary["faults"]["planted"] >= 1

@@ -183,3 +183,13 @@ def test_after_many_operations_everything_is_back_and_whole(operations: int) -> 
     pool = _churn(operations, 1003)
     pool.check()
     assert (len(pool), pool.whole_runs) == (1003, 125)
+
+
+def test_counts_stay_right_when_one_of_the_pages_given_back_is_refused() -> None:
+    pool = RunPool(12, 4)
+    pages = pool.take(6)
+    pool.give([pages[5]])
+    with pytest.raises(AssertionError, match=f"page {pages[5]} is free already"):
+        pool.give([pages[0], pages[4], pages[5], pages[1]])
+    pool.check()
+    assert sorted(pool.free_ids()) == sorted({*range(12)} - {pages[1], pages[2], pages[3]})
