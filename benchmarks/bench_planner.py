@@ -52,7 +52,7 @@ def sweep(points: int) -> str:
     made = planner.sweep_points("chat_burst", settings, axes, replications=1, allocators=("paged",))
     with tempfile.TemporaryDirectory() as folder:
         done = planner.swept(made, Path(folder), jobs=JOBS)
-    return f"{done.points} points, {done.rows} rows"
+    return f"{done.points} points, {len(done.rows)} rows"
 
 
 def timed(name: str, work: Callable[[], str]) -> None:

@@ -1,7 +1,7 @@
 """``simulate sweep``: a scenario for every combination of some keys' values, one row of metrics each.
 
 A point is one combination in one replication; it gives a row for each allocator. Points run anywhere, in any order;
-each is journalled when it is done, and the Parquet file is made from the journal at the end, in the order of the grid.
+each is journalled when it is done, and the table is made from the journal at the end, in the order of the grid.
 So a sweep that was killed goes on where it was, and all ways of running it give the same bytes.
 """
 
@@ -17,14 +17,13 @@ import numpy as np
 from simulator.loading.overrides import Override
 from simulator.planning.grid import Axis, points
 from simulator.planning.sweep_journal import Journal
-from simulator.planning.sweep_table import write_parquet
 from simulator.planning.tasks import Runner
 from simulator.planning.trial import Trial, run_trial
 from simulator.scenario import Scenario, ScenarioText, load_scenario
 from simulator.traffic.requests import Requests
 from simulator.version import version
 
-PARQUET = "sweep.parquet"
+TABLE = "sweep"
 JOURNAL = "journal.jsonl"
 Row = dict[str, Any]
 
@@ -43,12 +42,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """A finished sweep: how many points it has, how many of them an earlier run had done, and where the rows are."""
+    """A finished sweep: how many points it has, how many of them an earlier run had done, and the rows in order."""
 
     points: int
     resumed: int
-    rows: int
-    parquet: Path
+    rows: list[Row]
 
 
 def grid_points(
@@ -89,7 +87,7 @@ def scenario_hash(scenario: Scenario) -> str:
 
 
 def sweep(made: Sequence[Point], folder: Path, runner: Runner) -> Swept:
-    """Run the points that ``folder``'s journal does not have, then write ``sweep.parquet`` there.
+    """Run the points that ``folder``'s journal does not have. The journal is all that is written.
 
     Raises ``InputError`` when the folder cannot be written or another sweep is at work in it.
     """
@@ -98,8 +96,7 @@ def sweep(made: Sequence[Point], folder: Path, runner: Runner) -> Swept:
         for index, rows in runner(point_rows, missing):
             journal.add(missing[index].key, rows)
         rows = [row for point in made for row in journal.rows[point.key]]
-    write_parquet(folder / PARQUET, rows)
-    return Swept(points=len(made), resumed=len(made) - len(missing), rows=len(rows), parquet=folder / PARQUET)
+    return Swept(points=len(made), resumed=len(made) - len(missing), rows=rows)
 
 
 def columns_of_numbers(point: Point) -> list[str]:

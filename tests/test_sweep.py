@@ -1,5 +1,6 @@
 """Sweeps: the same rows however they are run, and nothing lost or doubled when they are killed."""
 
+import io
 import json
 import os
 import signal
@@ -18,9 +19,11 @@ from simulator.errors import InputError
 from simulator.planning.grid import parse_axis
 from simulator.planning.sweep_journal import Journal
 from simulator.planning.tasks import one_by_one
-from simulator.sweep import JOURNAL, PARQUET, Point, grid_points, scenario_hash, sweep
+from simulator.showing.answer_folder import parquet_bytes
+from simulator.sweep import JOURNAL, Point, grid_points, scenario_hash, sweep
 from tests.test_compare import TIGHT
 
+PARQUET = "sweep.parquet"
 GRID = ("workload.arrivals.rate=5,20", "engine.max_num_seqs=8:24:8")
 
 
@@ -39,7 +42,7 @@ def made(file: str, replications: int = 1) -> list[Point]:
 
 def test_every_combination_is_a_row_in_the_order_of_the_grid(file: str, tmp_path: Path) -> None:
     done = sweep(made(file), tmp_path / "out", one_by_one)
-    rows = pyarrow.parquet.read_table(done.parquet).to_pylist()
+    rows = pyarrow.parquet.read_table(io.BytesIO(parquet_bytes(done.rows))).to_pylist()
     pairs = [(row["parameter.workload.arrivals.rate"], row["parameter.engine.max_num_seqs"]) for row in rows]
     assert pairs == [(rate, seats) for rate in (5, 20) for seats in (8, 16, 24)]
     assert len({row["scenario_hash"] for row in rows}) == 6
@@ -49,7 +52,7 @@ def test_every_combination_is_a_row_in_the_order_of_the_grid(file: str, tmp_path
 
 def test_a_killed_sweep_goes_on_with_nothing_lost_or_doubled(file: str, tmp_path: Path) -> None:
     points = made(file)
-    whole = sweep(points, tmp_path / "whole", one_by_one).parquet.read_bytes()
+    whole = sweep(points, tmp_path / "whole", one_by_one).rows
     journal = (tmp_path / "whole" / JOURNAL).read_bytes()
     lines = journal.splitlines(keepends=True)
     for kept in (0, 1, len(lines) // 2, len(lines)):
@@ -59,7 +62,7 @@ def test_a_killed_sweep_goes_on_with_nothing_lost_or_doubled(file: str, tmp_path
         (folder / JOURNAL).write_bytes(b"".join(lines[:kept]) + torn)
         done = sweep(points, folder, one_by_one)
         assert done.resumed == kept
-        assert done.parquet.read_bytes() == whole
+        assert parquet_bytes(done.rows) == parquet_bytes(whole)
         assert (folder / JOURNAL).read_bytes() == journal
 
 
@@ -71,7 +74,7 @@ def test_a_larger_grid_uses_the_points_of_the_smaller(file: str, tmp_path: Path)
 def test_two_processes_give_the_bytes_of_one(file: str, tmp_path: Path) -> None:
     one = planner.swept(made(file), tmp_path / "one", jobs=1)
     two = planner.swept(made(file), tmp_path / "two", jobs=2)
-    assert one.parquet.read_bytes() == two.parquet.read_bytes()
+    assert parquet_bytes(one.rows) == parquet_bytes(two.rows)
 
 
 def test_the_hash_follows_the_scenario_and_nothing_else(file: str, tmp_path: Path) -> None:
@@ -110,7 +113,11 @@ def test_a_point_is_kept_once(tmp_path: Path) -> None:
 def test_columns_of_mixed_values_stay_readable(file: str, tmp_path: Path) -> None:
     axes = [parse_axis("engine.queue_timeout=null,5,0.5", "--grid")]
     done = sweep(grid_points(file, ["workload.requests=5"], axes, allocators=("paged",)), tmp_path, one_by_one)
-    column = pyarrow.parquet.read_table(done.parquet).column("parameter.engine.queue_timeout").to_pylist()
+    column = (
+        pyarrow.parquet.read_table(io.BytesIO(parquet_bytes(done.rows)))
+        .column("parameter.engine.queue_timeout")
+        .to_pylist()
+    )
     assert column == [None, 5.0, 0.5]
 
 

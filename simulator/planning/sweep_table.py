@@ -1,15 +1,7 @@
 """Rows of a sweep as one Parquet file."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any
-
-from simulator.files import write_with
-
-
-def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """``write_rows`` into a file, whole or not at all. Raises ``InputError``."""
-    write_with(path, lambda stream: write_rows(stream, rows))
 
 
 def write_rows(stream: IO[bytes], rows: Sequence[Mapping[str, Any]]) -> None:

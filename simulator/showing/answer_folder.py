@@ -57,10 +57,8 @@ def write_answer(answered: Answered, question: Question, folder: Path, *, comman
         asked=question.asked.to_dict(),
         interrupted=answered.interrupted,
     )
-    with staged(folder, last=NAME, dropping=output.earlier_outputs(folder) - set(answered.written)) as stage:
+    with staged(folder, last=NAME, dropping=output.earlier_outputs(folder)) as stage:
         outputs = Outputs(stage)
-        for name in answered.written:
-            outputs.write(name, (folder / name).read_bytes())
         _write_data(answered, question, outputs)
         write_answer_report(stage, outputs, command=command, language=language)
         content = manifest(deed, outputs.sha256, not_hashed=answered.not_hashed)

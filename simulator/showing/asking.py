@@ -57,8 +57,8 @@ class Answered:
     """An answer. ``holds`` is whether it is a yes; ``document`` is what ``--format json`` prints.
 
     ``summary`` goes into ``summary.json``: a mapping, the same whenever the same is asked. ``tables`` are Parquet files
-    by name; ``written`` are files that are in the folder already. ``scenarios`` are all that were run, the first
-    standing for all; ``interrupted``: the answer is about what was done until Ctrl-C; ``warnings`` are for stderr.
+    by name, ``not_hashed`` files of the folder that are no part of the answer. ``scenarios`` are all that were run, the
+    first standing for all; ``interrupted``: the answer is about what was done until Ctrl-C; ``warnings`` go to stderr.
     """
 
     scenarios: Sequence[Scenario]
@@ -67,7 +67,6 @@ class Answered:
     tables: Mapping[str, Rows]
     show: Callable[[], None]
     holds: bool = True
-    written: tuple[str, ...] = ()
     not_hashed: tuple[str, ...] = ()
     interrupted: bool = False
     warnings: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from simulator.errors import InputError, Problem, nearest_name, printable
 from simulator.planning.grid import Axis, parse_axis
 from simulator.serving.watching import Progress
 from simulator.showing.asking import HOW, Answered, Asked
-from simulator.sweep import JOURNAL, PARQUET, Point
+from simulator.sweep import JOURNAL, TABLE, Point
 
 #: columns that get a picture unless told otherwise
 PLOTTED = ("oom_rate", "preemptions", "kv.mean_utilization", "latency.ttft_s.p95")
@@ -41,7 +41,7 @@ class SweepQuestion:
         # What an earlier run had done, and where the file is, differ between two sweeps that find the same.
         summary = {
             "points": done.points,
-            "rows": done.rows,
+            "rows": len(done.rows),
             "axes": [{"key": axis.key, "values": list(axis.values)} for axis in axes],
             "replications": self.replications,
             "plots": list(self.plots),
@@ -49,16 +49,15 @@ class SweepQuestion:
         document = {
             "points": done.points,
             "resumed": done.resumed,
-            "rows": done.rows,
-            "parquet": str(done.parquet),
+            "rows": len(done.rows),
+            "parquet": str(folder / f"{TABLE}.parquet"),
         }
         return Answered(
             scenarios=[point.scenario for point in points],
             document=document,
             summary=summary,
-            tables={},
+            tables={TABLE: done.rows},
             show=lambda: _show(document),
-            written=(PARQUET,),
             not_hashed=(JOURNAL,),
         )
 
