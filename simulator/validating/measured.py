@@ -6,6 +6,7 @@ import numpy as np
 
 from simulator.cost import StepCost
 from simulator.engine import EngineRun
+from simulator.metrics import timeline_table
 from simulator.validating.bench import (
     TOKEN_BYTES,
     at_once,
@@ -22,6 +23,7 @@ from simulator.validating.measured_engine import (
     CALIBRATION,
     SCALES,
     SEATS,
+    Log,
     MeasuredCost,
     lengths,
     load_logs,
@@ -96,9 +98,19 @@ def _logged(scale: int) -> Iterator[Check]:
             name, what, expected=expected, got=got, rel=0.10,
             curve=f"vllm-{name}: blocks in use" if name in ("mean", "peak") else "", at=scale,
         )  # fmt: skip
+    what = "distance of blocks in use from the log's, averaged over time, as a share of the log's peak"
+    yield source.near("path", what, expected=0.0, got=_distance(log, run), within=0.10)
     yield source.exact(
         "preempted", "preemptions (never swapped in the log)", expected=0, got=run.ledger.preemption_count
     )
+
+
+def _distance(log: Log, run: EngineRun) -> float:
+    """Mean absolute difference of blocks in use at the log's samples, each weighed with the time to the next."""
+    table = timeline_table(run)
+    blocks = np.interp(log.time_s, table["time_s"], table["allocated_bytes"] / (BLOCK_TOKENS * TOKEN_BYTES))
+    seconds = np.diff(log.time_s)
+    return float(np.abs(blocks - log.blocks)[:-1] @ seconds / seconds.sum() / log.blocks.max())
 
 
 def _most_waiting(run: EngineRun) -> int:

@@ -1,10 +1,11 @@
 """Closed forms that checks compare with: Erlang, Kaufman and Roberts, Che (see each for its source)."""
 
+import heapq
 import math
 
 import numpy as np
 
-from simulator.validating.bench import Floats
+from simulator.validating.bench import Floats, Ints
 
 
 def erlang_b(servers: int, load: float) -> float:
@@ -29,6 +30,31 @@ def kaufman_roberts(pages: int, classes: list[tuple[float, int]]) -> tuple[list[
     total = sum(q)
     blocking = [sum(q[pages - size + 1 :]) / total for _, size in classes]
     return blocking, sum(j * value for j, value in enumerate(q)) / total
+
+
+def lost_of(arrivals: Ints, holding: Ints, servers: int) -> int:
+    """Arrivals that find all servers taken, by an event list: what a loss system loses of these very draws."""
+    ends: list[int] = []
+    lost = 0
+    for arrival, held in zip(arrivals.tolist(), holding.tolist(), strict=True):
+        while ends and ends[0] <= arrival:
+            heapq.heappop(ends)
+        if len(ends) == servers:
+            lost += 1
+        else:
+            heapq.heappush(ends, arrival + held)
+    return lost
+
+
+def waits_of(arrivals: Ints, service: Ints, servers: int) -> Ints:
+    """The wait of each arrival, first come first served (Lindley 1952; Kiefer and Wolfowitz 1955)."""
+    free = [0] * servers
+    waits = []
+    for arrival, length in zip(arrivals.tolist(), service.tolist(), strict=True):
+        start = max(arrival, heapq.heappop(free))
+        heapq.heappush(free, start + length)
+        waits.append(start - arrival)
+    return np.array(waits, np.int64)
 
 
 def zipf(items: int, exponent: float) -> Floats:

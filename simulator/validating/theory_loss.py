@@ -21,7 +21,7 @@ from simulator.validating.bench import (
     requests_of,
 )
 from simulator.validating.check import Check, Source
-from simulator.validating.queues import erlang_b, erlang_c, kaufman_roberts
+from simulator.validating.queues import erlang_b, erlang_c, kaufman_roberts, lost_of
 
 FAMILY = "theory"
 NOTES = (
@@ -138,6 +138,12 @@ def _erlang_b(slots: int, load: float, count: int) -> Iterator[Check]:
             name = f"{kind}-{law.split()[0]}"
             yield source.mean(
                 name, f"share lost, {kind} slots, {law} holding", expected=blocking, samples=_lost(run.ledger.outcome)
+            )
+            yield source.exact(
+                f"{name}-events",
+                f"requests lost, {kind} slots, {law} holding, against an event list of the same draws",
+                expected=lost_of(arrivals, outputs * STEP_NS, slots),
+                got=int(_lost(run.ledger.outcome).sum()),
             )
             used = run.recorder.allocated.total / (longest * TOKEN_BYTES) / run.ended_ns
             yield source.near(

@@ -27,7 +27,7 @@ from simulator.validating.bench import (
 )
 from simulator.validating.check import Check, Source
 from simulator.validating.parts import settings
-from simulator.validating.queues import erlang_c
+from simulator.validating.queues import erlang_c, waits_of
 
 FAMILY = "theory"
 _MEAN_STEPS = 400
@@ -49,20 +49,26 @@ def long_checks() -> Iterator[Check]:
     yield from _erlang_c(64, 60.0, 200_000)
 
 
-def _waits(rng: np.random.Generator, *, seats: int, load: float, outputs: Ints, skip: int = 500) -> Floats:
-    """Steps that each request waited for one of ``seats`` seats; service takes one step a token."""
+def _waits(
+    rng: np.random.Generator, *, seats: int, load: float, outputs: Ints, skip: int = 500
+) -> tuple[Floats, float]:
+    """Steps that each request waited for one of ``seats`` seats; service takes one step a token.
+
+    Also the largest difference of a wait from that of an ideal queue with the same draws, in steps.
+    """
     count = len(outputs)
     arrivals = poisson(rng, load / (outputs.mean() * STEP_NS) * 1e9, count)
     engine = settings(max_num_seqs=seats, max_num_batched_tokens=NO_LIMIT)
     run = serve(requests_of(arrivals, np.ones(count, np.int64), outputs), paged(seats * 2, NO_LIMIT), engine)
     waits = np.array(run.ledger.started_ns) - np.array(run.ledger.arrived_ns)
-    return np.asarray(waits[skip:] / STEP_NS, np.float64)
+    apart = np.abs(waits - waits_of(arrivals, outputs * STEP_NS, seats)).max() / STEP_NS
+    return np.asarray(waits[skip:] / STEP_NS, np.float64), float(apart)
 
 
 def _erlang_c(seats: int, load: float, count: int) -> Iterator[Check]:
     source = Source(FAMILY, f"erlang-c-{seats}", f"Erlang C({seats}, {load:g}): geometric outputs, seats of the engine")
     rng = draws(60)
-    waits = _waits(rng, seats=seats, load=load, outputs=rng.geometric(1 / _MEAN_STEPS, count))
+    waits, apart = _waits(rng, seats=seats, load=load, outputs=rng.geometric(1 / _MEAN_STEPS, count))
     probability = erlang_c(seats, load)
     # An arrival in the middle of a step is seen at its end: half a step on average, all of it below one.
     yield source.mean(
@@ -71,6 +77,8 @@ def _erlang_c(seats: int, load: float, count: int) -> Iterator[Check]:
     yield source.mean(
         "steps", "mean steps waited", expected=probability * _MEAN_STEPS / (seats - load), samples=waits, slack=1.0
     )
+    what = "steps by which any wait differs from Kiefer and Wolfowitz's recursion over the same draws"
+    yield source.near("path", what, expected=0.0, got=apart, within=1.0, grade="exact")
 
 
 def _one_seat() -> Iterator[Check]:
@@ -80,24 +88,33 @@ def _one_seat() -> Iterator[Check]:
         rng = draws(61 + index)
         constant = np.full(count, _MEAN_STEPS, np.int64)
         outputs = constant if name == "constant" else lognormal_lengths(rng, _MEAN_STEPS, 2.0, count)
-        waits = _waits(rng, seats=1, load=0.5, outputs=outputs)
+        waits, apart = _waits(rng, seats=1, load=0.5, outputs=outputs)
         expected = 0.5 / outputs.mean() * float(np.mean(outputs.astype(float) ** 2)) / (2 * 0.5)
         yield source.mean(name, f"mean steps waited, {name} outputs", expected=expected, samples=waits, slack=1.0)
+        what = f"steps by which any wait differs from Lindley's recursion over the same draws, {name} outputs"
+        yield source.near(f"{name}-path", what, expected=0.0, got=apart, within=1.0, grade="exact")
 
 
 def _stability() -> Iterator[Check]:
     source = Source(FAMILY, "stability", "arXiv 2605.04595: throughput at most pool tokens / (step time x token-steps)")
-    rng, count, steps = draws(63), 3000, 4000
-    prompts, outputs = rng.integers(50, 350, count), rng.integers(50, 350, count)
-    area = float(np.mean(outputs * prompts + outputs * (outputs - 1) / 2))
-    limit = 16_000 / area * steps
-    engine = settings(max_num_batched_tokens=NO_LIMIT, max_num_seqs=1000)
-    run = serve(at_once(prompts, outputs), paged(1000, 16), engine, max_model_len=1024, horizon_steps=steps)
-    done = list(run.ledger.outcome).count(Outcome.completed)
-    yield source.between(
-        "saturated", f"completed requests of a saturated pool against the limit {limit:.0f}", low=0.85 * limit,
-        high=1.03 * limit, got=done, grade="approximate",
-    )  # fmt: skip
+    count, steps = 3000, 4000
+    rng = draws(63)
+    uniform = rng.integers(50, 350, count), rng.integers(50, 350, count)
+    spread = lognormal_lengths(rng, 200, 1.0, count), np.minimum(rng.geometric(1 / 200, count), 1000)
+    for name, size, (prompts, outputs) in (
+        ("saturated", 16, uniform), ("saturated-64", 64, uniform), ("saturated-spread", 16, spread),
+    ):  # fmt: skip
+        # A block that is not full is half empty on average: tokens that the pool cannot hold.
+        area = float(np.mean(outputs * prompts + outputs * (outputs - 1) / 2 + outputs * (size - 1) / 2))
+        limit = 16_000 / area * steps
+        engine = settings(max_num_batched_tokens=NO_LIMIT, max_num_seqs=1000)
+        pool = paged(16_000 // size, size)
+        run = serve(at_once(prompts, outputs), pool, engine, max_model_len=8192, horizon_steps=steps)
+        done = list(run.ledger.outcome).count(Outcome.completed)
+        yield source.between(
+            name, f"completed requests of a saturated pool against the limit {limit:.0f}, blocks of {size}",
+            low=0.93 * limit, high=1.03 * limit, got=done, grade="approximate",
+        )  # fmt: skip
 
 
 #: a shipped scenario whose requests wait rather than fail, in steps that no prompt outgrows
