@@ -36,6 +36,11 @@ SHORT_ARRAY = 20
 class StepTimes(Protocol):
     """What the engine asks of a cost model; all answers are nanoseconds."""
 
+    @property
+    def fixed_ns(self) -> int | None:
+        """How long every step takes, whatever it does, if that is given."""
+        ...
+
     def step_ns(self, load: StepLoad) -> int:
         """How long a step with that load takes, at least 1."""
         ...
@@ -101,18 +106,18 @@ class StepCost:
         self.launches_s = launches(model, self.tp, dcp) * device.launch_s
         self._attention = attention_seconds(self.groups)
         self._base = lru_cache(maxsize=KNOWN_BASES)(self._base_s)
-        self._step_ns = None if engine.step_time is None else max(1, round(engine.step_time * NS_PER_S))
+        self.fixed_ns = None if engine.step_time is None else max(1, round(engine.step_time * NS_PER_S))
 
     def step_ns(self, load: StepLoad) -> int:
         """Nanoseconds of a step, at least 1."""
-        if self._step_ns is not None:
-            return self._step_ns
+        if self.fixed_ns is not None:
+            return self.fixed_ns
         memory_ns = self.memory_ns(load.copied_bytes, load.swapped_bytes, load.allocator_cycles)
         return max(1, round(self._compute_s(load) * NS_PER_S)) + memory_ns
 
     def memory_ns(self, copied_bytes: int, swapped_bytes: int, allocator_cycles: int) -> int:
         """Nanoseconds that the allocator's own work adds to a step; 0 when ``engine.step_time`` is set."""
-        if self._step_ns is not None or not (copied_bytes or swapped_bytes or allocator_cycles):
+        if self.fixed_ns is not None or not (copied_bytes or swapped_bytes or allocator_cycles):
             return 0
         return round(self._memory_s(copied_bytes, swapped_bytes, allocator_cycles) * NS_PER_S)
 
@@ -149,8 +154,8 @@ class StepCost:
         lengths: Lengths | None = None,
     ) -> int:
         """``step_ns`` of a step that only decodes: every sequence gains one token and is sampled."""
-        if self._step_ns is not None:
-            return self._step_ns
+        if self.fixed_ns is not None:
+            return self.fixed_ns
         base = self._base(sequences, sequences, sequences)
         attention = self._attention(sequences, context_tokens, pages, windowed_tokens, lengths)
         nanoseconds = round((base + attention) * NS_PER_S)
@@ -162,8 +167,8 @@ class StepCost:
         """``decode_ns`` of many steps of as many sequences: int64 arrays of sums in, int64 nanoseconds out."""
         import numpy as np
 
-        if self._step_ns is not None:
-            return np.full(np.shape(context_tokens), self._step_ns, np.int64)
+        if self.fixed_ns is not None:
+            return np.full(np.shape(context_tokens), self.fixed_ns, np.int64)
         if len(context_tokens) < SHORT_ARRAY and not any(group.kernel.needs_lengths for group in self.groups):
             columns = (context_tokens, pages, windowed_tokens)
             rows = zip(*(column.tolist() for column in columns), strict=True)

@@ -36,6 +36,8 @@ def told(lengths: Lengths | None) -> Any:
 class PlainCost:
     """Step times that depend on everything a real cost model looks at, in integers a reader can check."""
 
+    fixed_ns: int | None = None
+
     def step_ns(self, load: StepLoad) -> int:
         return (
             1000
@@ -68,7 +70,7 @@ class FixedCost(PlainCost):
     """Every step takes ``step`` nanoseconds."""
 
     def __init__(self, step: int) -> None:
-        self.step = step
+        self.step = self.fixed_ns = step
 
     def step_ns(self, load: StepLoad) -> int:
         return self.step

@@ -179,6 +179,9 @@ class Allocator:
     fragments: bool = False
     #: whether a refused request makes the allocator move pages, so that asking again may succeed
     compacts_on_failure: bool = False
+    #: cycles of finding a page, where ``grow_each`` does nothing but give each sequence its next page and every page
+    #: costs as many; ``None`` where more may happen
+    cycles_per_page: int | None = None
     #: whether memory may be lost by mistakes planted on purpose
     leaks: bool = False
 

@@ -99,6 +99,7 @@ class GroupPools(PagedAllocator):
             reverse_release=reverse_release,
             chunk_tokens=chunk_tokens,
         )
+        self.cycles_per_page = None
         self.own = layout
         self.sizes = tuple(sizes)
         self.pool = self.pools = Pools(sizes, free_order, null_pages=nulls)

@@ -55,6 +55,8 @@ class PagePool:
         self.max_pages = max_pages
         self.order = order
         self.first_page = first_page
+        #: ``search_cycles`` of one page, ``None`` where it depends on the page
+        self.cycles_per_page = self._cycles_per_page()
         self._fresh = first_page
         self._recycled: list[int] = []
         self._queue: deque[int] = deque()
@@ -93,11 +95,16 @@ class PagePool:
 
     def search_cycles(self, taken: Sequence[int]) -> int:
         """Modelled cost of having found ``taken`` (ids just returned by ``take``)."""
-        if self.order == "first_fit_scan":
+        if self.cycles_per_page is None:
             return SCAN_CYCLES_PER_PAGE * (sum(taken) + len(taken))
+        return self.cycles_per_page * len(taken)
+
+    def _cycles_per_page(self) -> int | None:
+        if self.order == "first_fit_scan":
+            return None
         if self.order == "address_ordered":
-            return HEAP_CYCLES_PER_LEVEL * self.max_pages.bit_length() * len(taken)
-        return LIST_CYCLES_PER_PAGE * len(taken)
+            return HEAP_CYCLES_PER_LEVEL * self.max_pages.bit_length()
+        return LIST_CYCLES_PER_PAGE
 
     def free_ids(self) -> list[int]:
         """Every free id in the order in which pages would be taken; O(free), for checks and pictures only."""

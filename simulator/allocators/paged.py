@@ -108,7 +108,8 @@ class PagedAllocator(HostSwap):
         self.tile_tokens = layout.page_tokens
         self.max_pages = max_pages
         self.capacity_bytes = max_pages * layout.page_bytes
-        self.pool: FreePages = PagePool(max_pages, free_order, first_page=int(null_page))
+        pool = PagePool(max_pages, free_order, first_page=int(null_page))
+        self.pool: FreePages = pool
         self.usable_pages = len(self.pool)
         self._null_pages = int(null_page)
         self._reverse_release = reverse_release
@@ -117,6 +118,7 @@ class PagedAllocator(HostSwap):
         self._plain = len(layout.groups) == 1 and not layout.padding_bytes(layout.groups[0])
         plain_growth = type(self).grow is PagedAllocator.grow
         self._one_table = plain_growth and self._plain and layout.groups == (PageGroup(layout.bytes_per_token),)
+        self.cycles_per_page = pool.cycles_per_page if self._one_table else None
         self._windowed = any(group.window_tokens is not None for group in layout.groups)
 
     # ---- asking

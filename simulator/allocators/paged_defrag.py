@@ -64,6 +64,7 @@ class PagedDefragAllocator(PagedAllocator):
             chunk_tokens=chunk_tokens,
             host=host,
         )
+        self.cycles_per_page = None
         self.runs = RunPool(max_pages, run_length, order=free_order, first_page=int(null_page))
         self.pool = self.runs
         self.tables = RunTables(layout.groups, max_pages)

@@ -20,6 +20,9 @@ from simulator.serving.sequence import Sequence, State
 #: tokens per tile when a kernel walks a contiguous range (what ATB and vllm-ascend use for a page)
 TILE_TOKENS = 128
 
+#: who is due in a step in which nobody is; never changed
+_NOBODY: list[Sequence] = []
+
 
 class Stretch(NamedTuple):
     """What the batch reads in each of many steps, a column a sum (see ``DecodeBatch.stretch``)."""
@@ -189,6 +192,17 @@ class DecodeBatch:
             self.lengths(step + 1 + later),
         )
 
+    def stretch_taking(self, step: int, pages: list[int]) -> Stretch:
+        """The sums of the steps that follow ``step`` if ``pages`` are taken in each."""
+        count = len(pages)
+        steps = np.arange(step + 1, step + 1 + count, dtype=np.int64)
+        return Stretch(
+            self._offset_sum + self.size * steps,
+            self._pages + np.cumsum(np.array(pages, np.int64)),
+            np.zeros(count, np.int64),
+            self.lengths(steps),
+        )
+
     def _tiles(self, context_tokens: Any) -> Any:
         """Pieces of ``TILE_TOKENS`` in contiguous ranges: at most so many, as sums do not say where each range ends."""
         return (context_tokens + self.size * (TILE_TOKENS - 1)) // TILE_TOKENS
@@ -213,9 +227,53 @@ class DecodeBatch:
             if sequence.due_step == step and sequence.state is State.DECODE:
                 sequence.due_step = -1
                 due.append(sequence)
-        if len(due) > 1:
-            due.sort(key=_admission_order)
+        _sort_by_admission(due)
         return due
+
+    def due_after(self, step: int, count: int) -> list[list[Sequence]]:
+        """For each of the ``count`` steps after ``step``: who needs its allocator then, in the order of admission. They
+        stay due."""
+        calendar = self._due
+        due: list[list[Sequence]] = []
+        for then in range(step + 1, step + 1 + count):
+            bucket = calendar.get(then)
+            if bucket is None:
+                due.append(_NOBODY)
+                continue
+            for sequence in bucket:
+                if sequence.due_step != then or sequence.state is not State.DECODE:
+                    bucket = [s for s in bucket if s.due_step == then and s.state is State.DECODE]
+                    calendar[then] = bucket
+                    break
+            _sort_by_admission(bucket)
+            due.append(bucket)
+        return due
+
+    def have_taken_pages(self, step: int, due: list[list[Sequence]]) -> None:
+        """In ``step`` and those after it ``due`` have each taken one page."""
+        calendar, heap, page_tokens = self._due, self._event_heap, self._page_tokens
+        for then, some in enumerate(due, step):
+            if not some:
+                continue
+            again = then + page_tokens
+            stay = 0
+            for sequence in some:
+                sequence.pages += 1
+                sequence.due_step = again
+                if again <= sequence.finish_step:
+                    stay += 1
+            self._pages += len(some)
+            del calendar[then]
+            if stay < len(some):
+                some = [sequence for sequence in some if again <= sequence.finish_step]
+            if not some:
+                continue
+            bucket = calendar.get(again)
+            if bucket is None:
+                calendar[again] = some
+                heapq.heappush(heap, again)
+            else:
+                bucket.extend(some)
 
     def put_back_due(self, step: int, sequences: list[Sequence]) -> None:
         """Undo ``take_due`` for sequences that were not served."""
@@ -260,8 +318,7 @@ class DecodeBatch:
             if sequence.finish_step == step and sequence.state is State.DECODE:
                 sequence.finish_step = -1
                 done.append(sequence)
-        if len(done) > 1:
-            done.sort(key=_admission_order)
+        _sort_by_admission(done)
         return done
 
     # ---- windows
@@ -283,6 +340,16 @@ class DecodeBatch:
         for sequence in self._crossings.pop(step, ()):
             if sequence in self._inside and sequence.offset + step == self._window_tokens:
                 self._leave_window(sequence)
+
+
+def _sort_by_admission(sequences: list[Sequence]) -> None:
+    """Put ``sequences`` in the order of admission, in which they mostly are."""
+    last = -1
+    for sequence in sequences:
+        if sequence.serial <= last:
+            sequences.sort(key=_admission_order)
+            return
+        last = sequence.serial
 
 
 def _admission_order(sequence: Sequence) -> tuple[int, int]:

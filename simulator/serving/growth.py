@@ -86,6 +86,12 @@ class Growing(Roster):
         self._grow_surely(due, step)
         return len(due)
 
+    def grows_by_page(self) -> bool:
+        """Whether decoding sequences take nothing but their next page, which changes no answer to those who wait."""
+        if self._lookahead or self._windowed or self.append_reserve.in_force:
+            return False
+        return self.allocator.cycles_per_page is not None
+
     def _sure_to_grow(self, due: list[Sequence]) -> bool:
         return self.allocator.sure_to_grow(len(due), 1 + self._lookahead)
 

@@ -50,6 +50,15 @@ class Integral:
         if value > self.peak:
             self.peak = value
 
+    def rise(self, value: int, area: int, now: int) -> None:
+        """The value has become ``value`` in steps, between the last change and ``now``; what lies above the old value
+        until ``now`` adds up to ``area`` (below it, if negative)."""
+        self.total += self.value * (now - self.since_ns) + area
+        self.since_ns = now
+        self.value = value
+        if value > self.peak:
+            self.peak = value
+
 
 @dataclass(slots=True)
 class Recorder:
@@ -111,6 +120,24 @@ class Recorder:
         if allocator.allocated_bytes > self._peak_since_row:
             self._peak_since_row = allocator.allocated_bytes
 
+    def memory_grown(self, now: int, *, rows: int, row_ns: int, tail_byte_ns: int) -> None:
+        """Sequences have taken ``rows`` pages one after another; up to ``now`` these were held for ``row_ns`` in all,
+        and what no token will fill of them for ``tail_byte_ns``. Stands for a call of ``memory`` at each taking."""
+        allocator = self.allocator
+        before = self.allocated.value
+        allocated_bytes = allocator.allocated_bytes
+        byte_ns = (allocated_bytes - before) // rows * row_ns
+        self.allocated.rise(allocated_bytes, byte_ns, now)
+        if allocator.tail_bytes != self.tail.value:
+            self.tail.rise(allocator.tail_bytes, tail_byte_ns, now)
+        if self.blocked or self.unavailable.value:
+            free_bytes = allocator.capacity_bytes - allocated_bytes
+            self.unavailable.rise(free_bytes if self.blocked else 0, -byte_ns, now)
+        if allocator.can_fork:
+            self.entries.rise(allocator.table_entries, row_ns, now)
+        if allocated_bytes > self._peak_since_row:
+            self._peak_since_row = allocated_bytes
+
     def close(self, now: int) -> None:
         """The run is over: bring every integral up to ``now``."""
         self.memory(now)
@@ -136,6 +163,19 @@ class Recorder:
         self.sequence_steps += sequences * count
         self.output_tokens += sequences * count
         self.busy_ns += span_ns
+
+    def hold_grown(
+        self, used_byte_ns: int, peak_used_bytes: int, *, steps: int, sequences: int, duration_ns: int
+    ) -> None:
+        """``hold`` and ``count_step`` for ``steps`` decode steps of ``sequences``, whose use adds up to
+        ``used_byte_ns``."""
+        self.used_byte_ns += used_byte_ns
+        if peak_used_bytes > self.peak_used_bytes:
+            self.peak_used_bytes = peak_used_bytes
+        self.steps += steps
+        self.sequence_steps += sequences * steps
+        self.output_tokens += sequences * steps
+        self.busy_ns += duration_ns
 
     def count_step(self, *, sequences: int, outputs: int, prompt_tokens: int, duration_ns: int) -> None:
         """One engine step ran."""

@@ -170,6 +170,8 @@ def _sums(log: Log) -> Floats:
 class MeasuredCost:
     """Step times of that engine in place of a model of its device."""
 
+    fixed_ns: int | None = None
+
     def __init__(self) -> None:
         self._seconds = step_seconds()
 

@@ -1,0 +1,125 @@
+"""Decode steps in which sequences take their next page, a block of them at a time.
+
+No sequence takes two pages in as many steps as a page has tokens, so for so many steps the calendar of the batch says
+who takes one when. Durations, integrals and ends follow from the counts alone; the pages are then given out together,
+in the order in which single steps would have taken them.
+
+A block ends before a step that memory may not suffice for, and after one in which a row of the timeline falls, so that
+the row is read off an allocator that has handed out the pages of that step.
+"""
+
+from simulator.allocators.base import Holding
+from simulator.cost import StepTimes
+from simulator.scheduler import Scheduler
+from simulator.serving.clock import on_clock
+from simulator.serving.recorder import Recorder
+from simulator.serving.sequence import Sequence
+
+#: steps below which durations are asked for one by one
+_FEW = 12
+
+Due = list[list[Sequence]]
+
+
+class PageSteps:
+    """Takes blocks of steps of the scheduler's batch. For schedulers that ``grows_by_page``."""
+
+    def __init__(self, scheduler: Scheduler, recorder: Recorder) -> None:
+        self._batch = scheduler.batch
+        self._allocator = scheduler.allocator
+        self._recorder = recorder
+        # the last duration: tells about how many steps there is time for
+        self._usual_ns = 1
+        # what finding so many pages in one step adds to it
+        self._finding_ns: dict[int, int] = {}
+
+    def take(self, cost: StepTimes, step: int, count: int, now: int, stop_ns: int) -> tuple[int, int]:
+        """Up to ``count`` steps after ``step`` that start before ``stop_ns``; how many, and when the last one ends.
+        None if there are too few pages for the first."""
+        batch, recorder, allocator = self._batch, self._recorder, self._allocator
+        count = min(count, allocator.tile_tokens, (stop_ns - now) // self._usual_ns + 2)
+        due = batch.due_after(step, count)
+        durations = self._durations(cost, step, due)
+        size, free_rows, row_at = batch.size, allocator.free_rows(), recorder.next_row_ns
+        token_bytes = allocator.bytes_per_token
+        used_bytes = batch.context_tokens(step) * token_bytes - allocator.discount_bytes
+        step_bytes = size * token_bytes
+        started: list[int] = []
+        used_byte_ns = rows = row_ns = taken = 0
+        begin = now
+        while taken < count and now < stop_ns and now <= row_at:
+            rows_then = rows + len(due[taken])
+            if rows_then > free_rows:
+                break
+            rows = rows_then
+            started.append(now)
+            duration = durations[taken]
+            used_bytes += step_bytes
+            used_byte_ns += used_bytes * duration
+            row_ns += rows * duration
+            now += duration
+            taken += 1
+        if not taken:
+            return 0, now
+        self._usual_ns = (now - begin) // taken
+        on_clock(now)
+        recorder.hold_grown(used_byte_ns, used_bytes, steps=taken, sequences=size, duration_ns=now - begin)
+        if rows:
+            del due[taken:]
+            self._give_out(step, due, rows)
+            recorder.memory_grown(now, rows=rows, row_ns=row_ns, tail_byte_ns=self._tail_byte_ns(due, started, now))
+        if now > row_at:
+            recorder.sample(now, batch.context_tokens(step + taken))
+        return taken, now
+
+    def _durations(self, cost: StepTimes, step: int, due: Due) -> list[int]:
+        """Nanoseconds of the steps after ``step`` in which ``due`` take pages."""
+        if cost.fixed_ns is not None:
+            return [cost.fixed_ns] * len(due)
+        batch, size = self._batch, self._batch.size
+        if len(due) >= _FEW:
+            taken = [len(some) for some in due]
+            sums = batch.stretch_taking(step, taken)
+            durations: list[int] = cost.decode_ns_array(size, *sums).tolist()
+        else:
+            durations = []
+            pages, tokens = batch.pages(step), batch.context_tokens(step)
+            for at, some in enumerate(due, 1):
+                pages += len(some)
+                durations.append(cost.decode_ns(size, tokens + at * size, pages, 0, batch.lengths(step + at)))
+        for at, some in enumerate(due):
+            if some:
+                durations[at] += self._finding(cost, len(some))
+        return durations
+
+    def _finding(self, cost: StepTimes, pages: int) -> int:
+        known = self._finding_ns.get(pages)
+        if known is None:
+            cycles = self._allocator.cycles_per_page
+            assert cycles is not None
+            known = self._finding_ns[pages] = cost.memory_ns(0, 0, cycles * pages)
+        return known
+
+    def _give_out(self, step: int, due: Due, rows: int) -> None:
+        holdings: list[Holding] = []
+        for some in due:
+            for sequence in some:
+                holding = sequence.holding
+                assert holding is not None
+                holdings.append(holding)
+        assert len(holdings) == rows
+        self._allocator.grow_each(holdings)
+        self._allocator.work.clear()  # it is in the durations
+        self._batch.have_taken_pages(step + 1, due)
+
+    def _tail_byte_ns(self, due: Due, started: list[int], now: int) -> int:
+        """What the slots of the new pages that no token will fill add up to until ``now``."""
+        page_tokens, tail_token_ns = self._allocator.tile_tokens, 0
+        for some, start in zip(due, started, strict=True):
+            for sequence in some:
+                holding = sequence.holding
+                assert holding is not None
+                beyond = holding.held_tokens - sequence.final_tokens
+                if beyond > 0:
+                    tail_token_ns += min(beyond, page_tokens) * (now - start)
+        return tail_token_ns * self._allocator.bytes_per_token
