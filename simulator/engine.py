@@ -22,10 +22,10 @@ from simulator.serving.batch import DecodeBatch
 from simulator.serving.clock import on_clock
 from simulator.serving.leap import Leap
 from simulator.serving.ledger import Counts, Ledger
-from simulator.serving.members import members_of
+from simulator.serving.members import Members
 from simulator.serving.recorder import Recorder
 from simulator.serving.schedulers import SCHEDULERS
-from simulator.serving.sequence import State
+from simulator.serving.sequence import DONE
 from simulator.traffic.requests import Requests
 
 EndedBecause = Literal["completed", "horizon", "livelock", "interrupted"]
@@ -101,6 +101,7 @@ class Engine:
             max_model_len=max_model_len,
             walk=not leap,
         )
+        self._members = Members(requests, max_model_len=max_model_len, can_fork=allocator.can_fork)
         self.now_ns = 0
         #: when the decode loop goes on, as far as is known now
         self.wakes_ns = 0
@@ -165,14 +166,8 @@ class Engine:
         """The request comes now."""
         now = on_clock(self._clock())
         self.ledger.arrival(request_id, now)
-        for sequence in members_of(
-            self.requests,
-            request_id,
-            arrival_ns=now,
-            max_model_len=self.max_model_len,
-            can_fork=self.allocator.can_fork,
-        ):
-            if sequence.state is not State.DONE:
+        for sequence in self._members.of(request_id, now):
+            if sequence.state is not DONE:
                 self.scheduler.enqueue(sequence, now)
         self.wake()
 
@@ -243,13 +238,11 @@ class Engine:
 
     def _leap_limit_ns(self, now: int) -> int:
         """A leap takes no step that starts at or after this instant."""
-        limits = [self._supply.limit_ns(self.place, admission_open=self.scheduler.admission_open())]
+        limit = self._supply.limit_ns(self.place, admission_open=self.scheduler.admission_open())
         if self.horizon_ns is not None:
-            limits.append(self.horizon_ns)
+            limit = min(limit, self.horizon_ns)
         deadline = self.scheduler.deadline_ns()
-        if deadline is not None:
-            limits.append(deadline)
-        return min(limits)
+        return limit if deadline is None else min(limit, deadline)
 
     def _live_tokens(self, load: StepLoad) -> int:
         scheduler = self.scheduler
@@ -308,7 +301,7 @@ class Engine:
             return True
         return False
 
-    def _standing(self) -> tuple[object, ...]:
+    def _standing(self) -> tuple[int, int, int, int, tuple[int, int]]:
         """What an empty step may change so that the next one is answered differently."""
         ledger = self.ledger
         moves = self.allocator.totals.moves

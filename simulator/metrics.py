@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from simulator.allocators.base import Allocator, Totals
 from simulator.engine import EngineRun
+from simulator.quantiles import quantiles
 from simulator.serving.ledger import CAUSES, NEVER
 from simulator.serving.sequence import Outcome
 from simulator.traffic.requests import Requests
@@ -238,7 +239,7 @@ def _spread(values: npt.NDArray[Any]) -> dict[str, float | None]:
     if not len(values):
         # A time that nobody has is no time of 0.
         return {"p50": None, "p95": None, "p99": None, "mean": None}
-    p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist()
+    p50, p95, p99 = quantiles(values, (0.50, 0.95, 0.99))
     return {"p50": p50, "p95": p95, "p99": p99, "mean": float(np.mean(values))}
 
 

@@ -20,7 +20,7 @@ from simulator.serving.beams import Beams
 from simulator.serving.growth import Growing
 from simulator.serving.ledger import Ledger
 from simulator.serving.pressure import Pressure
-from simulator.serving.sequence import Outcome, Sequence, State
+from simulator.serving.sequence import WAITING, Outcome, Sequence
 from simulator.units import to_ns
 
 
@@ -91,8 +91,9 @@ class Scheduler(Growing):
         return held > before[0] or evictions != before[1]
 
     def schedule(self, now: int) -> StepLoad | None:
-        """Place everything that runs in the step starting at ``now``; ``None`` when nothing can run."""
-        self.load = StepLoad()
+        """Place everything that runs in the step starting at ``now``; ``None`` when nothing can run. The answer holds
+        until the next call."""
+        self.load.clear()
         self.preempted_in_step = False
         self.blocked = False
         self.refused = None
@@ -140,7 +141,7 @@ class Scheduler(Growing):
         if self._by_urgency and self._queue_timeout_ns is not None:
             for sequence in list(self.waiting):
                 # one that gives up takes the other samples of its request along
-                if sequence.state is State.WAITING:
+                if sequence.state is WAITING:
                     self._expired(sequence, now)
         while self.waiting and budget > 0:
             sequence = self.waiting[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 #: from the bottom up; a module may import from its own layer and those below
 LAYERS = (
-    ("compiled", "units", "fields", "rng", "errors", "files", "version"),
+    ("compiled", "quantiles", "units", "fields", "rng", "errors", "files", "version"),
     ("loading.text_source", "loading.yaml_source", "loading.shape", "loading.explain", "loading.catalogue"),
     ("config", "profiles", "device", "model", "models", "workload", "traffic"),
     ("memory", "models.ways_out", "models.activations", "kernels", "kernel", "cost", "allocators"),

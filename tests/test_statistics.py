@@ -4,9 +4,25 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulator.planning.statistics import Estimate, design_effect, exact_interval, mean, share, student_quantile
 from simulator.planning.warmup import mser5
+from simulator.quantiles import quantiles
+
+
+@given(
+    values=st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=40),
+    shares=st.lists(st.floats(0, 1), min_size=1, max_size=5),
+)
+def test_quantiles_are_those_of_numpy_bit_for_bit(values: list[float], shares: list[float]) -> None:
+    column = np.array(values)
+    assert quantiles(column, shares) == np.quantile(column, shares).tolist()
+
+
+def test_a_quantile_of_a_column_with_a_hole_is_none() -> None:
+    assert math.isnan(quantiles(np.array([1.0, math.nan]), (0.5,))[0])
 
 
 def test_student_quantiles_are_those_of_the_tables() -> None:

@@ -43,14 +43,17 @@ class Demand(Protocol):
     final_tokens: int
 
 
-@dataclass(slots=True)
 class Life:
-    """A plain ``Demand``, for questions about sequences that do not run."""
+    """A plain ``Demand``, for questions about sequences that do not run. One is made for every request, so it is no
+    dataclass, whose ``__init__`` is never compiled."""
 
-    request_id: int
-    prompt_tokens: int
-    output_tokens: int
-    final_tokens: int
+    __slots__ = ("final_tokens", "output_tokens", "prompt_tokens", "request_id")
+
+    def __init__(self, request_id: int, prompt_tokens: int, output_tokens: int, final_tokens: int) -> None:
+        self.request_id = request_id
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.final_tokens = final_tokens
 
 
 class Holding:

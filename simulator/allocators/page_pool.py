@@ -76,7 +76,8 @@ class PagePool:
             reused = min(count, len(recycled))
             taken = recycled[: -reused - 1 : -1] if reused else []
             del recycled[len(recycled) - reused :]
-            taken += self._take_fresh(count - reused)
+            if reused < count:
+                taken += self._take_fresh(count - reused)
         else:
             recycled = self._recycled
             taken = [heapq.heappop(recycled) for _ in range(min(count, len(recycled)))]

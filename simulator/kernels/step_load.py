@@ -51,6 +51,14 @@ class StepLoad:
     swapped_bytes: int = 0
     allocator_cycles: int = 0
 
+    def clear(self) -> None:
+        """Nothing to do, again. Making a new one takes longer."""
+        self.decode_sequences = self.decode_context_tokens = self.decode_pages = self.decode_windowed_tokens = 0
+        self.decode_lengths = None
+        self.prefill_tokens = self.prefill_pairs = self.prefill_context_tokens = 0
+        self.prefill_sequences = self.prefill_pages = self.sampled_sequences = self.forked_outputs = 0
+        self.new_pages = self.copied_bytes = self.swapped_bytes = self.allocator_cycles = 0
+
     @property
     def tokens(self) -> int:
         """New tokens of the step: rows of every matrix product."""

@@ -7,9 +7,8 @@ a pool of the pages that are exceeded during a share ``p`` of the time turns awa
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from simulator.planning.trial import Trial, given_warmup_s, run_trial, warmup_of
+from simulator.quantiles import quantiles
 from simulator.traffic.requests import FloatArray
 
 #: more pages than any run asks for
@@ -30,7 +29,7 @@ class Demand:
         """The number of pages that is exceeded during this share of the time."""
         if not len(self.pages):
             return self.peak_pages
-        return int(np.quantile(self.pages, 1 - min(1.0, time_share)))
+        return int(quantiles(self.pages, (1 - min(1.0, time_share),))[0])
 
 
 def demand(trial: Trial) -> Demand:

@@ -13,6 +13,7 @@ import numpy as np
 from simulator.config import AllocatorConfig
 from simulator.metrics import Columns, RunResult
 from simulator.planning.warmup import mser5
+from simulator.quantiles import quantiles
 from simulator.scenario import Scenario
 from simulator.serving.pool import build_allocator
 from simulator.serving.pool_parts import PoolParts
@@ -140,6 +141,6 @@ def _latencies(table: Columns, counted: BoolArray) -> dict[str, float]:
     }
     found: dict[str, float] = {}
     for group, times in groups.items():
-        figures = [float(times.mean()), *np.percentile(times, (50, 95, 99)).tolist()] if len(times) else [math.nan] * 4
+        figures = [float(times.mean()), *quantiles(times, (0.50, 0.95, 0.99))] if len(times) else [math.nan] * 4
         found |= {f"{group}_{rank}": figure for rank, figure in zip(RANKS, figures, strict=True)}
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from simulator.allocators.base import Shortfall
 from simulator.profiles import PROFILES
-from simulator.serving.sequence import Sequence, State
+from simulator.serving.sequence import DECODE, Sequence
 from simulator.units import ceil_div
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class AppendReserve:
         """Rows that ``sequence`` touches, and those of its request that come after it in this step."""
         members = sequence.group.members if sequence.group is not None else (sequence,)
         length = self._scheduler.batch.length
-        behind = (one for one in members if one.state is State.DECODE and one.seat >= sequence.seat)
+        behind = (one for one in members if one.state is DECODE and one.seat >= sequence.seat)
         return sum(self._touched(length(one)) for one in behind)
 
     def _touched(self, length: int) -> int:

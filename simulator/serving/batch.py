@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.kernels.step_load import Lengths
-from simulator.serving.sequence import Sequence, State
+from simulator.serving.sequence import DECODE, PAUSED, Sequence
 
 #: tokens per tile when a kernel walks a contiguous range (what ATB and vllm-ascend use for a page)
 TILE_TOKENS = 128
@@ -80,7 +80,7 @@ class DecodeBatch:
     def join(self, sequence: Sequence, length: int) -> None:
         """``sequence`` has ``length`` tokens of KV and starts to decode with the next step."""
         step = self.step
-        sequence.state = State.DECODE
+        sequence.state = DECODE
         sequence.join_step = step
         sequence.offset = length - step
         self.size += 1
@@ -101,7 +101,7 @@ class DecodeBatch:
 
     def leave(self, sequence: Sequence) -> int:
         """Take ``sequence`` out; returns its length and brings its counters up to date."""
-        assert sequence.state is State.DECODE, f"{sequence} is not decoding"
+        assert sequence.state is DECODE, f"{sequence} is not decoding"
         length = sequence.offset + self.step
         self.size -= 1
         self._pages -= sequence.pages
@@ -113,7 +113,7 @@ class DecodeBatch:
         sequence.generated_tokens += self.step - sequence.join_step
         sequence.computed_tokens = length
         sequence.due_step = sequence.finish_step = -1
-        sequence.state = State.PAUSED
+        sequence.state = PAUSED
         return length
 
     def refresh(self, sequences: Iterable[Sequence]) -> None:
@@ -209,7 +209,7 @@ class DecodeBatch:
 
     def outputs(self, sequence: Sequence) -> int:
         """Output tokens that ``sequence`` has produced so far."""
-        done = self.step - sequence.join_step if sequence.state is State.DECODE else 0
+        done = self.step - sequence.join_step if sequence.state is DECODE else 0
         return sequence.generated_tokens + done
 
     def due_at_most(self, step: int) -> int:
@@ -224,7 +224,7 @@ class DecodeBatch:
             return []
         due = []
         for sequence in bucket:
-            if sequence.due_step == step and sequence.state is State.DECODE:
+            if sequence.due_step == step and sequence.state is DECODE:
                 sequence.due_step = -1
                 due.append(sequence)
         _sort_by_admission(due)
@@ -241,8 +241,8 @@ class DecodeBatch:
                 due.append(_NOBODY)
                 continue
             for sequence in bucket:
-                if sequence.due_step != then or sequence.state is not State.DECODE:
-                    bucket = [s for s in bucket if s.due_step == then and s.state is State.DECODE]
+                if sequence.due_step != then:  # it has left the batch
+                    bucket = [one for one in bucket if one.due_step == then]
                     calendar[then] = bucket
                     break
             _sort_by_admission(bucket)
@@ -315,7 +315,7 @@ class DecodeBatch:
             heapq.heappop(heap)
         done = []
         for sequence in bucket:
-            if sequence.finish_step == step and sequence.state is State.DECODE:
+            if sequence.finish_step == step and sequence.state is DECODE:
                 sequence.finish_step = -1
                 done.append(sequence)
         _sort_by_admission(done)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulator.serving.sequence import Group, Sequence, State
+from simulator.serving.sequence import DECODE, Group, Sequence
 
 if TYPE_CHECKING:
     from simulator.scheduler import Scheduler
@@ -41,7 +41,7 @@ class Beams:
         if self._groups:
             self._groups = [group for group in self._groups if group.open_sequences]
             for group in self._groups:
-                if all(member.state is State.DECODE for member in group.members):
+                if all(member.state is DECODE for member in group.members):
                     self._choose(group)
 
     def _choose(self, group: Group) -> None:

@@ -14,7 +14,7 @@ from simulator.serving.batch import DecodeBatch
 from simulator.serving.ledger import Ledger
 from simulator.serving.pressure import Pressure
 from simulator.serving.roster import Roster
-from simulator.serving.sequence import Sequence, State
+from simulator.serving.sequence import DECODE, PREFILL, STALLED, Sequence
 from simulator.units import ceil_div
 
 
@@ -69,7 +69,7 @@ class Growing(Roster):
             self._grow_surely(due, step)
             return
         for sequence in due:
-            if sequence.state is State.DECODE:
+            if sequence.state is DECODE:
                 self._grow_decoder(sequence, now)
 
     def grow_due_in_leap(self, step: int) -> int | None:
@@ -115,16 +115,16 @@ class Growing(Roster):
     def _walk_running(self, budget: int, now: int) -> int:
         decoding: list[Sequence] = []
         for sequence in list(self.running):
-            if sequence.state is State.DECODE:
+            if sequence.state is DECODE:
                 if not self.append_reserve.allows(sequence, now):
                     continue
                 length = self.batch.length(sequence) + 1
                 if length <= self.holding(sequence).capacity_tokens or self._grow_decoder(sequence, now):
                     decoding.append(sequence)
-            elif sequence.state is State.STALLED:
+            elif sequence.state is STALLED:
                 if self.pressure.retry_stalled(sequence):
                     decoding.append(sequence)
-            elif sequence.state is State.PREFILL:
+            elif sequence.state is PREFILL:
                 budget -= self._continue_prefill(sequence, budget - _still_decoding(decoding), now)
         return budget - _still_decoding(decoding)
 
@@ -198,4 +198,4 @@ class Growing(Roster):
 def _still_decoding(sequences: list[Sequence]) -> int:
     """How many of ``sequences`` decode in this step after all: one that lost its memory to a later one does not, and
     its token goes back to the budget (vLLM 0.33)."""
-    return sum(sequence.state is State.DECODE for sequence in sequences)
+    return sum(sequence.state is DECODE for sequence in sequences)

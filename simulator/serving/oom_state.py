@@ -17,7 +17,7 @@ from simulator.allocators.paged import PagedHolding
 from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.allocators.shared_tables import SharedTables
 from simulator.serving.ledger import During
-from simulator.serving.sequence import Sequence, State
+from simulator.serving.sequence import LINGERING, Sequence
 
 #: page ids named of each holder, holes named of a pool
 _PAGES_NAMED = 8
@@ -204,7 +204,7 @@ def _waste(allocator: Allocator, residents: Iterable[tuple[Sequence, int]]) -> W
         assert sequence.holding is not None
         live.append(sequence.holding)
         length = min(length, sequence.holding.held_tokens)
-        if sequence.state is State.LINGERING:
+        if sequence.state is LINGERING:
             dead_tokens += length
         else:
             tokens += length

@@ -115,6 +115,8 @@ class PageSteps:
     def _tail_byte_ns(self, due: Due, started: list[int], now: int) -> int:
         """What the slots of the new pages that no token will fill add up to until ``now``."""
         page_tokens, tail_token_ns = self._allocator.tile_tokens, 0
+        if self._allocator.tail_bytes == self._recorder.tail.value:
+            return 0
         for some, start in zip(due, started, strict=True):
             for sequence in some:
                 holding = sequence.holding

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.profiles import Victim
-from simulator.serving.sequence import Outcome, Sequence, State
+from simulator.serving.sequence import DECODE, DONE, LINGERING, STALLED, SWAPPED, WAITING, Outcome, Sequence
 from simulator.serving.waiting import urgency
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Pressure:
             return False
         victim = self._victim()
         self.preempt(victim, now)
-        return victim is not sequence and sequence.state is not State.SWAPPED and sequence.state is not State.DONE
+        return victim is not sequence and sequence.state is not SWAPPED and sequence.state is not DONE
 
     # ---- wait
 
@@ -78,9 +78,9 @@ class Pressure:
         if not sequence.blocked:
             scheduler.ledger.stalled(sequence)
             sequence.blocked = True
-        if sequence.state is State.DECODE:
+        if sequence.state is DECODE:
             scheduler.batch.leave(sequence)
-            sequence.state = State.STALLED
+            sequence.state = STALLED
             scheduler.stalled.append(sequence)
             scheduler.idle_tokens += sequence.computed_tokens
 
@@ -100,7 +100,7 @@ class Pressure:
     def _victim(self) -> Sequence:
         """Who gives way: the sequence admitted last, or (SGLang) the one with the fewest outputs, longest prompt; with
         priorities the least urgent, whatever the engine."""
-        running = [sequence for sequence in self.scheduler.running if sequence.state is not State.LINGERING]
+        running = [sequence for sequence in self.scheduler.running if sequence.state is not LINGERING]
         if self.scheduler.engine.scheduling_policy == "priority":
             return max(running, key=urgency)
         if self._victim_rule == "last_admitted":
@@ -112,7 +112,7 @@ class Pressure:
         """Take the memory of ``victim`` away. A swap takes all samples of its request; prompts are recomputed."""
         scheduler = self.scheduler
         scheduler.preempted_in_step = True
-        if self.policy == "preempt_swap" and victim.state is State.DECODE:
+        if self.policy == "preempt_swap" and victim.state is DECODE:
             self._swap_out(victim, now)
         else:
             self._recompute_later(victim)
@@ -129,7 +129,7 @@ class Pressure:
         scheduler.running.remove(victim)
         victim.target_tokens = victim.prompt_tokens + victim.generated_tokens
         victim.computed_tokens = 0
-        victim.state = State.WAITING
+        victim.state = WAITING
         victim.blocked = False
         victim.requeued = True
         scheduler.requeued += 1
@@ -148,7 +148,7 @@ class Pressure:
         scheduler.load.swapped_bytes += moved_bytes
         for member in reversed(members):
             scheduler.batch.leave(member)
-            member.state = State.SWAPPED
+            member.state = SWAPPED
             scheduler.running.remove(member)
             scheduler.swapped.appendleft(member)
         scheduler.ledger.swapped_out(victim, moved_bytes)
@@ -157,7 +157,7 @@ class Pressure:
     def _together(victim: Sequence) -> list[Sequence]:
         if victim.group is None:
             return [victim]
-        return [member for member in victim.group.members if member.state is State.DECODE]
+        return [member for member in victim.group.members if member.state is DECODE]
 
     def resume_swapped(self, now: int) -> int:
         """Bring swapped sequences back, oldest first, while they fit; returns the tokens they compute in this step.

@@ -33,6 +33,9 @@ COLUMNS = (
 )
 
 
+_State = tuple[int, int, int, int, int, int, int, int, int]
+
+
 @dataclass(slots=True)
 class Integral:
     """A value that changes at instants, integrated over time: exact as long as values and times are integers."""
@@ -193,9 +196,9 @@ class Recorder:
         """Write the rows of the grid that lie before ``until_ns``; the state has not changed since the last call."""
         if until_ns <= self.next_row_ns:
             return
-        occupancy = self.allocator.occupancy()
+        state = self._state(tokens, self.allocator.occupancy())
         while self.next_row_ns < until_ns:
-            self._add_row(self.next_row_ns, tokens, occupancy)
+            self._add_row(state)
 
     def sample_steps(self, ends_ns: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> None:
         """As ``sample`` for steps in which nothing but lengths changed: step ``i`` ends at ``ends_ns[i]``."""
@@ -205,20 +208,27 @@ class Recorder:
         occupancy = self.allocator.occupancy()
         while self.next_row_ns < until_ns:
             step = int(np.searchsorted(ends_ns, self.next_row_ns, side="right"))
-            self._add_row(self.next_row_ns, int(tokens[step]), occupancy)
+            self._add_row(self._state(int(tokens[step]), occupancy))
 
-    def _add_row(self, time_ns: int, tokens: int, occupancy: Occupancy) -> None:
-        allocator = self.allocator
+    def _state(self, tokens: int, occupancy: Occupancy) -> _State:
+        """What is in a row between its time and its peak."""
+        allocator, queues = self.allocator, self.queues
         leak = allocator.leak()
-        state = (
+        return (
             tokens * allocator.bytes_per_token - allocator.discount_bytes + leak.discount_bytes,
             occupancy.allocated_bytes,
             allocator.tail_bytes - leak.tail_bytes,
             occupancy.cached_bytes,
             occupancy.largest_free_bytes,
+            queues[0],
+            queues[1],
+            queues[2],
+            leak.allocated_bytes,
         )
-        self.rows.append((time_ns, *state, *self.queues, leak.allocated_bytes, self._peak_since_row))
-        self._peak_since_row = occupancy.allocated_bytes
+
+    def _add_row(self, state: _State) -> None:
+        self.rows.append((self.next_row_ns, *state, self._peak_since_row))
+        self._peak_since_row = state[1]
         self.next_row_ns += self.interval_ns
         if len(self.rows) > MAX_ROWS:
             self._coarsen()

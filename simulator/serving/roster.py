@@ -12,7 +12,7 @@ from simulator.config import EngineConfig
 from simulator.serving.batch import DecodeBatch
 from simulator.serving.beams import Beams
 from simulator.serving.ledger import Ledger
-from simulator.serving.sequence import Outcome, Sequence, State
+from simulator.serving.sequence import DECODE, DONE, PAUSED, PREFILL, STALLED, SWAPPED, WAITING, Outcome, Sequence
 from simulator.serving.waiting import waiting_queue
 
 
@@ -48,7 +48,7 @@ class Roster:
     def residents(self) -> list[tuple[Sequence, int]]:
         """Sequences that hold device memory, each with the tokens it has there (those being computed included)."""
         batch = self.batch
-        return [(s, batch.length(s) if s.state is State.DECODE else s.computed_tokens) for s in self.running]
+        return [(s, batch.length(s) if s.state is DECODE else s.computed_tokens) for s in self.running]
 
     def holds_work(self) -> bool:
         """Whether any sequence is live."""
@@ -66,7 +66,7 @@ class Roster:
         """``sequence`` has been given memory and begins (again) to compute its prompt."""
         sequence.holding = holding
         sequence.computed_tokens = holding.hit_tokens
-        sequence.state = State.PREFILL
+        sequence.state = PREFILL
         sequence.blocked = False
         self._enter_running(sequence)
         self.pending_forks += sequence.forks
@@ -109,7 +109,7 @@ class Roster:
         self.pending_forks -= sequence.forks
         self.prefilling.remove(sequence)
         self.prefilling_tokens -= sequence.computed_tokens
-        sequence.state = State.PAUSED
+        sequence.state = PAUSED
 
     def _fork(self, leader: Sequence) -> list[Sequence]:
         """The samples of a request that share its prompt: ``leader`` and, if it has not been done yet, its forks."""
@@ -140,7 +140,7 @@ class Roster:
         group.open_sequences -= 1
         if outcome is not Outcome.completed:
             for member in group.members:
-                if member.state is not State.DONE:
+                if member.state is not DONE:
                     self._retire(member)
             group.open_sequences = 0
         if group.open_sequences == 0:
@@ -152,27 +152,27 @@ class Roster:
         self._retire(sequence)
 
     def _retire(self, sequence: Sequence) -> None:
-        was_running = sequence.holding is not None and sequence.state is not State.SWAPPED
+        was_running = sequence.holding is not None and sequence.state is not SWAPPED
         self.withdraw(sequence)
         if sequence.holding is not None:
             self.allocator.release(sequence.holding)
             sequence.holding = None
         if was_running:
             self.running.remove(sequence)
-        sequence.state = State.DONE
+        sequence.state = DONE
 
     def withdraw(self, sequence: Sequence) -> None:
         """Take ``sequence`` out of whatever it is doing; what it holds and its place in ``running`` stay."""
         state = sequence.state
-        if state is State.DECODE:
+        if state is DECODE:
             self.batch.leave(sequence)
-        elif state is State.PREFILL:
+        elif state is PREFILL:
             self.leave_prefill(sequence)
-        elif state is State.STALLED:
+        elif state is STALLED:
             self.stalled.remove(sequence)
             self.idle_tokens -= sequence.computed_tokens
-        elif state is State.SWAPPED:
+        elif state is SWAPPED:
             self.swapped.remove(sequence)
-        elif state is State.WAITING and sequence in self.waiting:
+        elif state is WAITING and sequence in self.waiting:
             self.waiting.remove(sequence)
             self.requeued -= sequence.requeued

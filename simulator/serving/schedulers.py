@@ -9,7 +9,7 @@ from simulator.kernels.step_load import StepLoad
 from simulator.scheduler import Scheduler
 from simulator.serving.batch import DecodeBatch
 from simulator.serving.ledger import Ledger
-from simulator.serving.sequence import Outcome, Sequence, State
+from simulator.serving.sequence import DECODE, LINGERING, Outcome, Sequence
 
 
 class PrefillFirstScheduler(Scheduler):
@@ -23,7 +23,7 @@ class PrefillFirstScheduler(Scheduler):
     grows_before_admission = False
 
     def schedule(self, now: int) -> StepLoad | None:
-        self.load = StepLoad()
+        self.load.clear()
         self.preempted_in_step = False
         self.chances_changed = False
         self.blocked = False
@@ -97,7 +97,7 @@ class StaticScheduler(Scheduler):
             load.prefill_pairs = self._width * self._prompt_tokens * (self._prompt_tokens + 1) // 2
             load.prefill_context_tokens = padded
         if load.decode_sequences:
-            longest = max(self.batch.length(s) for s in self.running if s.state is State.DECODE) + 1
+            longest = max(self.batch.length(s) for s in self.running if s.state is DECODE) + 1
             self.ledger.padding_tokens += self._width - load.decode_sequences
             load.decode_sequences = self._width
             load.decode_context_tokens = self._width * longest
@@ -115,7 +115,7 @@ class StaticScheduler(Scheduler):
     def _let_go(self, sequence: Sequence, outcome: Outcome) -> None:
         if outcome is Outcome.completed and sequence.holding is not None:
             self.withdraw(sequence)
-            sequence.state = State.LINGERING
+            sequence.state = LINGERING
             self.lingering.append(sequence)
             self.dead_tokens += sequence.computed_tokens
         else:
@@ -123,7 +123,7 @@ class StaticScheduler(Scheduler):
 
     def withdraw(self, sequence: Sequence) -> None:
         super().withdraw(sequence)
-        if sequence.state is State.LINGERING:
+        if sequence.state is LINGERING:
             self.lingering.remove(sequence)
             self.dead_tokens -= sequence.computed_tokens
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from simulator.serving.sequence import Sequence, State
+from simulator.serving.sequence import DECODE, Sequence
 
 if TYPE_CHECKING:
     from simulator.scheduler import Scheduler
@@ -49,7 +49,7 @@ class TokenBudget:
 
     def retracted(self) -> None:
         """A running request has given everything back; those that stay say how far they have come."""
-        staying = [sequence for sequence in self._scheduler.running if sequence.state is State.DECODE]
+        staying = [sequence for sequence in self._scheduler.running if sequence.state is DECODE]
         generated = sum(self._scheduler.batch.outputs(sequence) for sequence in staying)
         wanted = sum(sequence.output_tokens for sequence in staying)
         self._start(min(1.0, (generated + RETRACT_STEPS * len(staying)) / (wanted + 1)))
@@ -59,7 +59,7 @@ class TokenBudget:
         batch, kept = self._scheduler.batch, 0.0
         for sequence in self._scheduler.running:
             to_come = min(sequence.output_tokens - batch.outputs(sequence), CLIPPED_TOKENS)
-            kept += to_come * self.ratio if sequence.state is State.DECODE else to_come
+            kept += to_come * self.ratio if sequence.state is DECODE else to_come
         own = min(candidate.output_tokens - candidate.generated_tokens, CLIPPED_TOKENS)
         return math.floor(kept) + own + self._scheduler.allocator.tile_tokens + 1
 
