@@ -31,9 +31,9 @@ SOURCES = (
     "simulator/kernels/roofline.py",
     "simulator/kernels/step_load.py",
 )
-#: what mypyc cannot compile (packages, exceptions, a ``bytearray`` in a comprehension), and what takes little time
+#: what mypyc cannot compile (packages, exceptions), and what takes little time
 LEFT_OUT = (
-    *("__init__", "violations", "run_pool"),
+    *("__init__", "violations"),
     *("cow_check", "compaction_worth", "deadlock", "live_tokens"),
     *("observation", "oom_state", "pool", "pool_map", "replay"),
 )

@@ -19,7 +19,7 @@ piles up in ``allocator.work`` and the engine charges it to the step that caused
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 Cause = Literal["capacity", "fragmentation"]
 
@@ -57,17 +57,19 @@ class Life:
 
 
 class Holding:
-    """What one sequence holds. Allocators subclass it; the engine reads only these three numbers.
+    """What one sequence holds. Allocators subclass it; the engine reads only these numbers.
 
     ``capacity_tokens``: no call is needed until the sequence is longer than this (never above ``held_tokens``).
     ``held_tokens``: token slots set aside for this sequence (shared pages count for each sharer).
     ``hit_tokens``: leading tokens whose KV was already there at admission and need no computing.
+    ``final_tokens``: those of the demand, which is how long the sequence will get.
     """
 
-    __slots__ = ("capacity_tokens", "demand", "held_tokens", "hit_tokens")
+    __slots__ = ("capacity_tokens", "demand", "final_tokens", "held_tokens", "hit_tokens")
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
+        self.final_tokens = demand.final_tokens
         self.capacity_tokens = 0
         self.held_tokens = 0
         self.hit_tokens = 0
@@ -102,9 +104,9 @@ class Work:
         return bool(self.copied_bytes or self.search_cycles or self.table_bytes or self.new_pages)
 
 
-@dataclass(frozen=True, slots=True)
 class Occupancy:
-    """A snapshot of the pool, in bytes unless named otherwise.
+    """A snapshot of the pool, in bytes unless named otherwise. One is made for every row of a timeline (so no
+    dataclass, whose ``__init__`` is never compiled).
 
     ``allocated + cached + free = capacity``: *allocated* is held by at least one sequence, *cached* is kept for
     possible reuse and given up on demand, *free* is the rest. ``largest_free_bytes`` is the largest request
@@ -112,12 +114,31 @@ class Occupancy:
     (a tail smaller than a page, the reserved null page).
     """
 
-    capacity_bytes: int
-    allocated_bytes: int
-    cached_bytes: int
-    free_bytes: int
-    largest_free_bytes: int
-    unusable_bytes: int = 0
+    __slots__ = (
+        "allocated_bytes",
+        "cached_bytes",
+        "capacity_bytes",
+        "free_bytes",
+        "largest_free_bytes",
+        "unusable_bytes",
+    )
+
+    def __init__(
+        self,
+        *,
+        capacity_bytes: int,
+        allocated_bytes: int,
+        cached_bytes: int,
+        free_bytes: int,
+        largest_free_bytes: int,
+        unusable_bytes: int = 0,
+    ) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.allocated_bytes = allocated_bytes
+        self.cached_bytes = cached_bytes
+        self.free_bytes = free_bytes
+        self.largest_free_bytes = largest_free_bytes
+        self.unusable_bytes = unusable_bytes
 
     @property
     def fragmentation_ratio(self) -> float:
@@ -133,6 +154,9 @@ class Leak:
     allocated_bytes: int = 0
     discount_bytes: int = 0
     tail_bytes: int = 0
+
+
+NO_LEAK: Final = Leak()
 
 
 @dataclass(slots=True)
@@ -190,7 +214,7 @@ class Allocator:
 
     def leak(self) -> Leak:
         """What has been lost so far."""
-        return Leak()
+        return NO_LEAK
 
     @property
     def mean_run_pages(self) -> float | None:
@@ -301,7 +325,7 @@ class Allocator:
 
     def _set_held(self, holding: Holding, held_tokens: int) -> None:
         """Record that ``holding`` now holds ``held_tokens`` slots, keeping ``tail_bytes`` exact."""
-        final, before = holding.demand.final_tokens, holding.held_tokens
+        final, before = holding.final_tokens, holding.held_tokens
         holding.held_tokens = held_tokens
         if held_tokens > final or before > final:
             tail_tokens = max(0, held_tokens - final) - max(0, before - final)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from simulator.allocators.base import Cause, Demand, Holding, Occupancy, Shortfall
-from simulator.allocators.page_pool import PagePool
+from simulator.allocators.page_pool import FreePages, PagePool
 from simulator.allocators.paged import TABLE_ENTRY_BYTES, PagedAllocator, PagedHolding, PageGroup, PageLayout
 from simulator.config import FreeOrder
 from simulator.units import ceil_div
@@ -39,7 +39,7 @@ def own_pages(page_tokens: int, groups: tuple[PageGroup, ...]) -> OwnPages:
     return OwnPages(page_tokens, page_tokens * max(group.token_bytes for group in groups), groups)
 
 
-class Pools:
+class Pools(FreePages):
     """The free pages of all groups. Ids are distinct over all pools; the lowest ones are the null pages."""
 
     def __init__(self, sizes: Sequence[int], order: FreeOrder, *, null_pages: int) -> None:

@@ -17,9 +17,7 @@ it is used.
 """
 
 import heapq
-from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from simulator.config import FreeOrder
 
@@ -29,23 +27,34 @@ SCAN_CYCLES_PER_PAGE = 2
 LIST_CYCLES_PER_PAGE = 8
 #: cycles of one level of a heap or tree over the pool
 HEAP_CYCLES_PER_LEVEL = 6
+#: entries taken from a queue that are not worth sweeping out
+_SMALL = 1024
 
 
-class FreePages(Protocol):
+class FreePages:
     """What a paged allocator asks of whatever keeps its free pages."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        raise NotImplementedError
 
-    def take(self, count: int) -> list[int]: ...
+    def take(self, count: int) -> list[int]:
+        """``count`` page ids in the order of reuse; the caller has checked that so many are free."""
+        raise NotImplementedError
 
-    def give(self, pages: Iterable[int]) -> None: ...
+    def give(self, pages: Iterable[int]) -> None:
+        """Return pages."""
+        raise NotImplementedError
 
-    def search_cycles(self, taken: Sequence[int]) -> int: ...
+    def search_cycles(self, taken: Sequence[int]) -> int:
+        """Modelled cost of having found ``taken`` (ids just returned by ``take``)."""
+        raise NotImplementedError
 
-    def free_ids(self) -> list[int]: ...
+    def free_ids(self) -> list[int]:
+        """Every free id in the order in which pages would be taken; O(free), for checks and pictures only."""
+        raise NotImplementedError
 
 
-class PagePool:
+class PagePool(FreePages):
     """Ids ``first_page .. max_pages - 1``, each either free here or owned by somebody else.
 
     ``take`` and ``give`` cost O(pages moved) (times log for ``address_ordered``), never O(pool).
@@ -58,44 +67,49 @@ class PagePool:
         #: ``search_cycles`` of one page, ``None`` where it depends on the page
         self.cycles_per_page = self._cycles_per_page()
         self._fresh = first_page
+        # free again; a queue (``fifo``) begins at _head, so that taking many is one slice
         self._recycled: list[int] = []
-        self._queue: deque[int] = deque()
+        self._head = 0
 
     def __len__(self) -> int:
-        return self.max_pages - self._fresh + len(self._recycled) + len(self._queue)
+        return self.max_pages - self._fresh + len(self._recycled) - self._head
 
     def take(self, count: int) -> list[int]:
-        """``count`` page ids in the order of reuse; the caller has checked that so many are free."""
         assert 0 <= count <= len(self), f"{count} pages asked, {len(self)} free"
+        recycled = self._recycled
         if self.order == "fifo":
-            taken = self._take_fresh(count)
-            queue = self._queue
-            taken.extend([queue.popleft() for _ in range(count - len(taken))])
-        elif self.order == "lifo":
-            recycled = self._recycled
+            return self._take_first(count)
+        if self.order == "lifo":
             reused = min(count, len(recycled))
-            taken = recycled[: -reused - 1 : -1] if reused else []
+            taken = recycled[len(recycled) - reused :]
+            taken.reverse()
             del recycled[len(recycled) - reused :]
-            if reused < count:
-                taken += self._take_fresh(count - reused)
         else:
-            recycled = self._recycled
             taken = [heapq.heappop(recycled) for _ in range(min(count, len(recycled)))]
+        if len(taken) < count:
             taken += self._take_fresh(count - len(taken))
+        return taken
+
+    def _take_first(self, count: int) -> list[int]:
+        """Pages never used, then those that have been free for longest."""
+        taken = self._take_fresh(count) if self._fresh < self.max_pages else []
+        head = self._head
+        self._head = head + count - len(taken)
+        taken += self._recycled[head : self._head]
+        if self._head > _SMALL and 2 * self._head > len(self._recycled):
+            del self._recycled[: self._head]
+            self._head = 0
         return taken
 
     def give(self, pages: Iterable[int]) -> None:
         """Return pages; in ``lifo`` the last one given is the first to be taken again."""
-        if self.order == "fifo":
-            self._queue.extend(pages)
-        elif self.order == "lifo":
+        if self.order == "fifo" or self.order == "lifo":
             self._recycled.extend(pages)
         else:
             for page in pages:
                 heapq.heappush(self._recycled, page)
 
     def search_cycles(self, taken: Sequence[int]) -> int:
-        """Modelled cost of having found ``taken`` (ids just returned by ``take``)."""
         if self.cycles_per_page is None:
             return SCAN_CYCLES_PER_PAGE * (sum(taken) + len(taken))
         return self.cycles_per_page * len(taken)
@@ -108,10 +122,9 @@ class PagePool:
         return LIST_CYCLES_PER_PAGE
 
     def free_ids(self) -> list[int]:
-        """Every free id in the order in which pages would be taken; O(free), for checks and pictures only."""
         fresh = list(range(self._fresh, self.max_pages))
         if self.order == "fifo":
-            return fresh + list(self._queue)
+            return fresh + self._recycled[self._head :]
         if self.order == "lifo":
             return self._recycled[::-1] + fresh
         return sorted(self._recycled) + fresh

@@ -176,12 +176,13 @@ class PagedAllocator(HostSwap):
             return
         # One page each, what decoding asks for all the time: one visit to the pool, no bookkeeping a page.
         page_tokens, bytes_per_token = self.layout.page_tokens, self.bytes_per_token
-        for holding, page in zip(holdings, self._take(len(holdings)), strict=True):
+        pages = self._take(len(holdings))
+        for at, holding in enumerate(holdings):
             assert isinstance(holding, PagedHolding)
-            holding.tables[0].append(page)
+            holding.tables[0].append(pages[at])
             held_tokens = holding.held_tokens + page_tokens
             holding.held_tokens = holding.capacity_tokens = held_tokens
-            beyond = held_tokens - holding.demand.final_tokens
+            beyond = held_tokens - holding.final_tokens
             if beyond > 0:
                 self.tail_bytes += min(beyond, page_tokens) * bytes_per_token
 

@@ -45,7 +45,7 @@ class SharedPages(PagePool):
 
     def __len__(self) -> int:
         """Pages that could be taken now: free and cached."""
-        free = self.max_pages - self._fresh + len(self._recycled) + len(self._queue)
+        free = self.max_pages - self._fresh + len(self._recycled) - self._head
         return free + self._released.count
 
     # ---- references

@@ -13,14 +13,14 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from simulator.allocators.page_pool import LIST_CYCLES_PER_PAGE
+from simulator.allocators.page_pool import LIST_CYCLES_PER_PAGE, FreePages
 
 RunOrder = Literal["lifo", "fifo"]
 
 _NONE = -1
 
 
-class RunPool:
+class RunPool(FreePages):
     """Ids ``first_page .. max_pages - 1``, each free here or owned by somebody else.
 
     ``order`` says which run of equally many free pages is used next: the one that changed last (``lifo``) or
@@ -155,7 +155,7 @@ class RunPool:
 
     def free_ids(self) -> list[int]:
         """Every free page id, ascending; O(pool)."""
-        touched = [page for page, free in enumerate(self._is_free) if free]
+        touched = [page for page, free in enumerate(bytes(self._is_free)) if free]
         return touched + list(range(len(self._is_free), self.max_pages))
 
     def largest_gap_pages(self) -> int:

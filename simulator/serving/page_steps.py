@@ -117,11 +117,11 @@ class PageSteps:
         page_tokens, tail_token_ns = self._allocator.tile_tokens, 0
         if self._allocator.tail_bytes == self._recorder.tail.value:
             return 0
-        for some, start in zip(due, started, strict=True):
+        for at, some in enumerate(due):
             for sequence in some:
                 holding = sequence.holding
                 assert holding is not None
-                beyond = holding.held_tokens - sequence.final_tokens
+                beyond = holding.held_tokens - holding.final_tokens
                 if beyond > 0:
-                    tail_token_ns += min(beyond, page_tokens) * (now - start)
+                    tail_token_ns += min(beyond, page_tokens) * (now - started[at])
         return tail_token_ns * self._allocator.bytes_per_token

@@ -33,7 +33,8 @@ COLUMNS = (
 )
 
 
-_State = tuple[int, int, int, int, int, int, int, int, int]
+#: a row without its peak
+_State = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
 @dataclass(slots=True)
@@ -97,7 +98,8 @@ class Recorder:
     prompt_tokens: int = 0
     interval_ns: int = FIRST_INTERVAL_NS
     next_row_ns: int = 0
-    rows: list[tuple[int, ...]] = field(default_factory=list)
+    _states: list[_State] = field(default_factory=list)
+    _peaks: list[int] = field(default_factory=list)
     _peak_since_row: int = 0
 
     def memory(self, now: int) -> None:
@@ -196,9 +198,9 @@ class Recorder:
         """Write the rows of the grid that lie before ``until_ns``; the state has not changed since the last call."""
         if until_ns <= self.next_row_ns:
             return
-        state = self._state(tokens, self.allocator.occupancy())
+        occupancy = self.allocator.occupancy()
         while self.next_row_ns < until_ns:
-            self._add_row(state)
+            self._add_row(self._state(tokens, occupancy))
 
     def sample_steps(self, ends_ns: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> None:
         """As ``sample`` for steps in which nothing but lengths changed: step ``i`` ends at ``ends_ns[i]``."""
@@ -211,10 +213,11 @@ class Recorder:
             self._add_row(self._state(int(tokens[step]), occupancy))
 
     def _state(self, tokens: int, occupancy: Occupancy) -> _State:
-        """What is in a row between its time and its peak."""
+        """The next row, but for its peak."""
         allocator, queues = self.allocator, self.queues
         leak = allocator.leak()
         return (
+            self.next_row_ns,
             tokens * allocator.bytes_per_token - allocator.discount_bytes + leak.discount_bytes,
             occupancy.allocated_bytes,
             allocator.tail_bytes - leak.tail_bytes,
@@ -227,21 +230,38 @@ class Recorder:
         )
 
     def _add_row(self, state: _State) -> None:
-        self.rows.append((self.next_row_ns, *state, self._peak_since_row))
-        self._peak_since_row = state[1]
+        self._states.append(state)
+        self._peaks.append(self._peak_since_row)
+        self._peak_since_row = state[2]
         self.next_row_ns += self.interval_ns
-        if len(self.rows) > MAX_ROWS:
+        if len(self._states) > MAX_ROWS:
             self._coarsen()
 
     def _coarsen(self) -> None:
-        odd_peaks = [row[-1] for row in self.rows[1::2]] + [0]
-        self.rows = [(*row[:-1], max(row[-1], odd_peaks[i])) for i, row in enumerate(self.rows[::2])]
+        peaks = [*self._peaks, 0]
+        self._states = self._states[::2]
+        self._peaks = [max(peaks[at], peaks[at + 1]) for at in range(0, len(peaks) - 1, 2)]
         self.interval_ns *= 2
-        self.next_row_ns = self.rows[-1][0] + self.interval_ns
+        self.next_row_ns = self._states[-1][0] + self.interval_ns
+
+    @property
+    def row_count(self) -> int:
+        """Rows of the timeline."""
+        return len(self._states)
+
+    def rows(self) -> npt.NDArray[np.int64]:
+        """The rows of the timeline, as wide as ``COLUMNS``."""
+        states = np.array(self._states, dtype=np.int64).reshape(-1, len(COLUMNS) - 1)
+        return np.column_stack((states, np.array(self._peaks, dtype=np.int64)))
+
+    def put_rows(self, rows: npt.NDArray[np.int64]) -> None:
+        """Have the timeline ``rows``."""
+        self._states = [tuple(row) for row in rows[:, :-1].tolist()]
+        self._peaks = rows[:, -1].tolist()
 
     def timeline(self) -> dict[str, np.ndarray]:
         """The grid rows as columns."""
-        table = np.array(self.rows, dtype=np.int64).reshape(-1, len(COLUMNS))
+        table = self.rows()
         return {name: table[:, index] for index, name in enumerate(COLUMNS)}
 
 
