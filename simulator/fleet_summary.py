@@ -95,9 +95,9 @@ def _merged_recorder(recorders: Sequence[Recorder]) -> Recorder:
         setattr(made, name, sum(getattr(one, name) for one in recorders))
     for name in _PEAKS:
         setattr(made, name, max(getattr(one, name) for one in recorders))
-    tables = [one.rows() for one in recorders]
+    tables = [np.array(one.rows, np.int64).reshape(-1, len(COLUMNS)) for one in recorders]
     columns = [_merged_column(name, [table[:, at] for table in tables]) for at, name in enumerate(COLUMNS)]
-    made.put_rows(np.stack(columns, axis=1))
+    made.rows = [tuple(row) for row in np.stack(columns, axis=1).tolist()]
     return made
 
 

@@ -133,7 +133,7 @@ def summarise(
             "mean": _ratio(run.recorder.sequence_steps, run.recorder.steps),
             "max": run.recorder.peak_sequences,
         },
-        "timeline": {"rows": run.recorder.row_count, "interval_s": run.recorder.interval_ns / NS_PER_S},
+        "timeline": {"rows": len(run.recorder.rows), "interval_s": run.recorder.interval_ns / NS_PER_S},
         "first_oom_s": run.ledger.events[0][0] / NS_PER_S if run.ledger.events else None,
         "ended_because": run.ended_because,
         "ended_detail": run.detail,

@@ -37,10 +37,11 @@ class PageSteps:
         """Up to ``count`` steps after ``step`` that start before ``stop_ns``; how many, and when the last one ends.
         None if there are too few pages for the first."""
         batch, recorder, allocator = self._batch, self._recorder, self._allocator
-        count = min(count, allocator.tile_tokens, (stop_ns - now) // self._usual_ns + 2)
+        row_at = recorder.next_row_ns
+        count = min(count, allocator.tile_tokens, (min(stop_ns, row_at) - now) // self._usual_ns + 2)
         due = batch.due_after(step, count)
         durations = self._durations(cost, step, due)
-        size, free_rows, row_at = batch.size, allocator.free_rows(), recorder.next_row_ns
+        size, free_rows = batch.size, allocator.free_rows()
         token_bytes = allocator.bytes_per_token
         used_bytes = batch.context_tokens(step) * token_bytes - allocator.discount_bytes
         step_bytes = size * token_bytes

@@ -34,7 +34,7 @@ COLUMNS = (
 
 
 #: a row without its peak
-_State = tuple[int, int, int, int, int, int, int, int, int, int]
+_State = tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -245,23 +245,18 @@ class Recorder:
         self.next_row_ns = self._states[-1][0] + self.interval_ns
 
     @property
-    def row_count(self) -> int:
-        """Rows of the timeline."""
-        return len(self._states)
+    def rows(self) -> list[tuple[int, ...]]:
+        """The rows of the timeline, each as ``COLUMNS``."""
+        return [(*state, peak) for state, peak in zip(self._states, self._peaks, strict=True)]
 
-    def rows(self) -> npt.NDArray[np.int64]:
-        """The rows of the timeline, as wide as ``COLUMNS``."""
-        states = np.array(self._states, dtype=np.int64).reshape(-1, len(COLUMNS) - 1)
-        return np.column_stack((states, np.array(self._peaks, dtype=np.int64)))
-
-    def put_rows(self, rows: npt.NDArray[np.int64]) -> None:
-        """Have the timeline ``rows``."""
-        self._states = [tuple(row) for row in rows[:, :-1].tolist()]
-        self._peaks = rows[:, -1].tolist()
+    @rows.setter
+    def rows(self, rows: list[tuple[int, ...]]) -> None:
+        self._states = [row[:-1] for row in rows]
+        self._peaks = [row[-1] for row in rows]
 
     def timeline(self) -> dict[str, np.ndarray]:
         """The grid rows as columns."""
-        table = self.rows()
+        table = np.array(self.rows, dtype=np.int64).reshape(-1, len(COLUMNS))
         return {name: table[:, index] for index, name in enumerate(COLUMNS)}
 
 
