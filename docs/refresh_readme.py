@@ -39,7 +39,7 @@ def refresh_picture() -> None:
 
 if __name__ == "__main__":
     refresh_picture()
-    for name in ("README.md", "README.zh-CN.md", "docs/allocators.md"):
+    for name in ("README.md", "README.zh-CN.md", "docs/allocators.md", "docs/model.md"):
         page = ROOT / name
         if page.is_file():
             page.write_text(refreshed(page.read_text()))

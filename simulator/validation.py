@@ -17,7 +17,10 @@ from simulator.version import version
 
 #: family to its title and the modules of ``validating`` that check it
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "engines": ("Engines' own numbers", ("engine_lines", "engine_budgets", "engine_cases", "reports_memory")),
+    "engines": (
+        "Engines' own numbers",
+        ("engine_lines", "engine_budgets", "engine_refusals", "engine_cases", "reports_memory"),
+    ),
     "paper": ("The PagedAttention paper", ("paper",)),
     "prefix": ("Prefix cache", ("prefix", "agentic", "reports_cache")),
     "theory": ("Theory", ("theory_loss", "theory_queues", "theory_memory")),
