@@ -7,6 +7,7 @@ imported afresh. Results go to a journal, line by line; the table is printed at 
 
     python benchmarks/mutate_allocators.py --out mutation.jsonl            # all modules
     python benchmarks/mutate_allocators.py --out mutation.jsonl --module paged --module arena
+    python benchmarks/mutate_allocators.py --out mutation.jsonl --sample 400 --salt 2   # of each module its share
     python benchmarks/mutate_allocators.py --out mutation.jsonl --table    # only print what is known
 """
 
@@ -34,9 +35,9 @@ from mutants import Mutant, mutants, mutated
 
 #: files whose tests are about memory; those that run whole engines for long are left out
 TESTS = (
-    "arena buddy compaction_worth conservation contiguous contiguous_model exhaustive_paged exhaustive_contiguous "
-    "exhaustive_cow exhaustive_defrag explain_oom fragmentation_measures mutants_killed observation paged paged_cow "
-    "paged_defrag prefix_cache run_pool scheduler_cases shadow version_rules"
+    "arena buddy compaction_worth conservation contiguous contiguous_model eviction exhaustive explain_oom "
+    "fragmentation_measures group_pools observation paged paged_cow paged_defrag peer_cases_memory "
+    "pooled prefix_cache random_walks run_pool scheduler_cases shadow tiny_worlds version_rules"
 )
 _ARGUMENTS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", "--no-header", "-W", "ignore")
 
@@ -165,7 +166,10 @@ def run_static(target: str) -> int:
 
 
 def _files() -> list[str]:
-    return [str(path) for name in TESTS.split() if (path := ROOT / "tests" / f"test_{name}.py").is_file()]
+    paths = [ROOT / "tests" / f"test_{name}.py" for name in TESTS.split()]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        sys.exit(f"there is no such file of tests: {', '.join(missing)}")
+    return [str(path) for path in paths]
 
 
 def _digests() -> dict[str, str]:
@@ -195,19 +199,36 @@ def read_journal(path: Path) -> dict[str, dict[str, Any]]:
     return {entry["key"]: entry for entry in entries}
 
 
-def table(entries: Iterable[dict[str, Any]]) -> str:
-    """Killed and surviving mutants, module by module, as Markdown."""
+def table(entries: Iterable[dict[str, Any]], sizes: Counter[str]) -> str:
+    """Killed and surviving mutants, module by module, as Markdown; ``sizes`` says how many mutants each module has."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for entry in entries:
         counts[entry["module"]][entry["verdict"]] += 1
-        counts["all"][entry["verdict"]] += 1
-    lines = ["| module | mutants | killed | survived | not reached | killed of all |", "|---|---:|---:|---:|---:|---:|"]
-    for module in [*sorted(counts.keys() - {"all"}), "all"]:
+    lines = ["| module | mutants | tried | killed | survived | not reached |", "|---|---:|---:|---:|---:|---:|"]
+    for module in sorted(counts):
         one = counts[module]
-        share = f"{100 * one['killed'] / one.total():.1f} %"
-        cells = [module, one.total(), one["killed"], one["survived"], one["not reached"] + one["error"], share]
-        lines.append(f"| {' | '.join(f'{cell:,}' if isinstance(cell, int) else cell for cell in cells)} |")
+        cells = [sizes[module], one.total(), one["killed"], one["survived"], one["not reached"] + one["error"]]
+        lines.append(f"| {' | '.join([module, *(f'{cell:,}' for cell in cells)])} |")
+    share, margin = estimate(counts, sizes)
+    lines.append(f"\nkilled of all {sizes.total():,}: {100 * share:.1f} % +- {100 * margin:.1f} (95 %)")
     return "\n".join(lines)
+
+
+def estimate(counts: dict[str, Counter[str]], sizes: Counter[str]) -> tuple[float, float]:
+    """Share of all mutants that are killed, and half of its 95 % interval: modules are strata, drawn without return.
+
+    W. G. Cochran, Sampling Techniques (3rd ed.), equations 5.1 and 5.14; a stratum's share is taken with one more
+    killed and one more surviving mutant where its variance is estimated, so that none looks certain. Modules of which
+    nothing was tried are left out.
+    """
+    total = sum(sizes[module] for module in counts)
+    share = variance = 0.0
+    for module, one in counts.items():
+        tried, size = one.total(), sizes[module]
+        share += size / total * one["killed"] / tried
+        careful = (one["killed"] + 1) / (tried + 2)
+        variance += (size / total) ** 2 * (1 - tried / size) * careful * (1 - careful) / tried
+    return share, 1.96 * variance**0.5
 
 
 def work(options: argparse.Namespace, paths: Sequence[Path]) -> None:
@@ -231,7 +252,7 @@ def _run_mutants(
     options: argparse.Namespace, paths: Sequence[Path], known: dict[str, dict[str, Any]], runner: Runner
 ) -> None:
     with options.out.open("a") as journal:
-        for key, path, mutant in _queue(paths):
+        for key, path, mutant in chosen(paths, options.sample, options.salt):
             if key in known and (not options.again or known[key]["verdict"] == "killed"):
                 continue
             found = {"key": key, "module": path.stem, "line": mutant.line, "what": mutant.what}
@@ -240,10 +261,22 @@ def _run_mutants(
             journal.flush()
 
 
-def _queue(paths: Sequence[Path]) -> list[tuple[str, Path, Mutant]]:
-    """Mutants in an order as good as random, so that a run cut short is a fair sample; slow ones come last."""
-    jobs = [(key_of(path, mutant), path, mutant) for path in paths for mutant in mutants(path.read_text())]
-    return sorted(jobs, key=lambda job: (job[2].function is None, job[0]))
+def chosen(paths: Sequence[Path], sample: int | None, salt: str) -> list[tuple[str, Path, Mutant]]:
+    """Mutants in an order as good as random, so that a run cut short is a fair sample; slow ones come last.
+
+    With ``sample``, each module gives its share of so many, but at least three. Another ``salt`` draws others.
+    """
+    jobs = {path: [(key_of(path, mutant), path, mutant) for mutant in mutants(path.read_text())] for path in paths}
+    total = sum(map(len, jobs.values()))
+    taken = []
+    for own in jobs.values():
+        count = len(own) if sample is None else max(3, round(sample * len(own) / total))
+        taken += sorted(own, key=lambda job: _drawn(job[0], salt))[:count]
+    return sorted(taken, key=lambda job: (job[2].function is None, _drawn(job[0], salt)))
+
+
+def _drawn(key: str, salt: str) -> str:
+    return hashlib.sha256(f"{salt}:{key}".encode()).hexdigest()
 
 
 def main() -> None:
@@ -253,6 +286,8 @@ def main() -> None:
     parser.add_argument("--module", action="append", help="only this module of the package; repeatable")
     parser.add_argument("--budget-s", type=float, default=20.0, help="seconds of tests for one mutant")
     parser.add_argument("--again", action="store_true", help="try again those that were not killed")
+    parser.add_argument("--sample", type=int, help="about so many, of each module its share")
+    parser.add_argument("--salt", default="", help="any text: another one draws another sample")
     parser.add_argument("--table", action="store_true", help="only print what the journal knows")
     parser.add_argument("--static", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -262,12 +297,12 @@ def main() -> None:
     if not options.table:
         work(options, paths)
     known = read_journal(options.out)
-    keys = [key_of(path, mutant) for path in paths for mutant in mutants(path.read_text())]
-    entries = [known[key] for key in keys if key in known]
+    entries = [known[key] for key, *_ in chosen(paths, options.sample, options.salt) if key in known]
+    sizes = Counter({path.stem: len(mutants(path.read_text())) for path in paths})
     for entry in entries:
         if entry["verdict"] != "killed":
             print(f"{entry['verdict']}: {entry['module']}.py:{entry['line']}: {entry['what']} {entry['by']}")
-    print(table(entries))
+    print(table(entries, sizes))
 
 
 if __name__ == "__main__":

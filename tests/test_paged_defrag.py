@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from simulator.allocators.compaction import compaction_break_even
+from simulator.allocators.host_pool import HostPool
 from simulator.allocators.paged import PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.allocators.run_tables import RunHolding, mean_run_pages
@@ -100,6 +101,16 @@ def test_growth_by_run_falls_back_to_one_page_when_runs_are_not_strict() -> None
 
 
 # ---- the story of eight contiguous pages
+
+
+def test_of_two_samples_brought_back_the_first_leaves_the_second_its_page() -> None:
+    """Four pages in runs of two: both need two pages, and a whole run for the growth of the first would be one more."""
+    allocator = build(4, run_length=2, grow_by="run", strict_runs=False, trigger=NEVER, host=HostPool(2))
+    samples = [admit(allocator, 1, 1, output_tokens=3) for _ in range(2)]
+    assert allocator.swap_out(list(samples)) == 2 * 100
+    assert allocator.swap_in([(sample, 2) for sample in samples]) == 2 * 100
+    assert [len(sample.pages) for sample in samples] == [2, 2]
+    allocator.check(samples)
 
 
 def test_after_long_use_eight_adjacent_pages_are_missing_though_most_pages_are_free() -> None:

@@ -130,9 +130,13 @@ class HostSwap(Allocator):
             host.drop(copy.pages())
             holding.host_copy = None
         for returned, tokens in wanted:
-            grown = tokens <= returned.capacity_tokens or self.grow(returned, tokens)
+            grown = tokens <= returned.capacity_tokens or self._grow_back(returned, tokens)
             assert grown, f"request {returned.demand.request_id} was brought back without room to go on"
         return len(pages) * self.layout.page_bytes
+
+    def _grow_back(self, holding: Holding, tokens: int) -> bool:
+        """``grow``, of one of several sequences that have just been brought back, for which there is room."""
+        return self.grow(holding, tokens)
 
     def _drop_host_copy(self, holding: "PagedHolding") -> bool:
         """Give back what ``holding`` has on the host, if that is where it is."""

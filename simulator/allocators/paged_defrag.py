@@ -128,7 +128,16 @@ class PagedDefragAllocator(PagedAllocator):
         assert isinstance(holding, RunHolding)
         if self._windowed:
             self._drop_unseen(holding, tokens - new_tokens)
-        rows = self._growth_rows(tokens - holding.held_tokens)
+        return self._grow_by(holding, self._growth_rows(tokens - holding.held_tokens))
+
+    def _grow_back(self, holding: Holding, tokens: int) -> bool:
+        if self.strict_runs:
+            return self.grow(holding, tokens)
+        # A whole run for the first of several sequences could leave no page for the last.
+        assert isinstance(holding, RunHolding)
+        return self._grow_by(holding, max(0, ceil_div(tokens - holding.held_tokens, self.layout.page_tokens)))
+
+    def _grow_by(self, holding: RunHolding, rows: int) -> bool:
         if not self._room(rows * self._row_pages, self._runs_in(rows)):
             return False
         self._extend(holding, rows * self._row_pages)
