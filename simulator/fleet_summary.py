@@ -97,6 +97,8 @@ def _merged_recorder(recorders: Sequence[Recorder]) -> Recorder:
         setattr(made, name, max(getattr(one, name) for one in recorders))
     tables = [np.array(one.rows, np.int64).reshape(-1, len(COLUMNS)) for one in recorders]
     columns = [_merged_column(name, [table[:, at] for table in tables]) for at, name in enumerate(COLUMNS)]
+    # Continued to one end on one first grid, so as coarse as each other.
+    made.interval_ns = max(one.interval_ns for one in recorders)
     made.rows = [tuple(row) for row in np.stack(columns, axis=1).tolist()]
     return made
 

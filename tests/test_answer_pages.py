@@ -19,6 +19,8 @@ from simulator.planning.demand import demand
 from simulator.planning.tasks import Found, Task
 from simulator.planning.trial import observe
 from simulator.scenario import parse_scenario
+from simulator.showing.pages.compare import lead
+from simulator.showing.pages.shared import key_label
 from simulator.showing.reporting import render_again
 from simulator.showing.words import translator
 from simulator.units import format_percent
@@ -230,6 +232,88 @@ def test_kernel_says_what_bounds_each_page_size(folders: Folders) -> None:
     stages = pd.read_parquet(folders["kernel"] / "stages.parquet")
     assert sorted(set(stages["page_size"])) == [16, 128, 1024]
     assert stages.groupby("page_size").size().tolist() == [7, 7, 7]
+
+
+def test_an_answer_without_a_file_is_named_by_its_model_and_device(folders: Folders, tmp_path: Path) -> None:
+    text = (folders["kernel"] / "scenario.resolved.yaml").read_text(encoding="utf-8")
+    assert re.search(r"^name: llama-2-7b_910B2$", text, re.MULTILINE)
+    config = tmp_path / "mine" / "config.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps(TINY_CONFIG))
+    words = ("kernel", "--model", config, "--device", "910B3", "--page-size", "16,128", "--quiet")
+    assert simulate(*words, "--out", tmp_path / "out") == 0
+    assert read(tmp_path / "out" / "manifest.json")["scenario"]["name"] == "mine_910B3"
+    assert simulate(*words, "--set", "name=other", "--out", tmp_path / "out") == 0
+    assert read(tmp_path / "out" / "manifest.json")["scenario"]["name"] == "other"
+
+
+TINY_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_a_model_that_does_not_fit_is_drawn_against_the_memory_there_is(folders: Folders, tmp_path: Path) -> None:
+    words = ("kernel", "--model", "llama-2-70b", "--device", "910B3", "--page-size", "128", "--quiet")
+    assert simulate(*words, "--out", tmp_path) == 0
+    assert "there is no more than 64 GiB" in (tmp_path / "hbm_budget.svg").read_text(encoding="utf-8")
+    assert "there is no more than" not in (folders["kernel"] / "hbm_budget.svg").read_text(encoding="utf-8")
+
+
+def rates(*courses: tuple[str, list[float]]) -> list[dict[str, Any]]:
+    """The points of a key with these OOM rates of each allocator."""
+    count = len(courses[0][1])
+    return [
+        {"value": 10 * place, "allocators": [{"label": name, "oom_rate": course[place]} for name, course in courses]}
+        for place in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("courses", "expected"),
+    [
+        ((("a", [0.1, 0.2]), ("b", [0.3, 0.2])), "From k 0 to 10 no other loses fewer requests than a: at most 20 %."),
+        ((("a", [0.1, 0.3]), ("b", [0.2, 0.2])), "depends on k: a at 0, b at 10."),
+        ((("a", [0.1, 0.3]), ("b", [0.1, 0.3])), "From k 0 to 10 all lose the same share of the requests."),
+        ((("a", [0.1, 0.3]),), "From k 0 to 10 the OOM rate of a goes from 10 % to 30 %."),
+    ],
+)
+def test_a_comparison_along_a_key_leads_with_who_is_best(
+    courses: tuple[tuple[str, list[float]], ...], expected: str
+) -> None:
+    assert lead("k", rates(*courses), str).endswith(expected)
+
+
+def test_a_sweep_has_a_panel_for_each_allocator_and_names_its_lines_by_key(folders: Folders) -> None:
+    picture = (folders["sweep"] / "oom_rate.svg").read_text(encoding="utf-8")
+    for name in ("contiguous", "paged", "max_num_seqs 4", "max_num_seqs 8", "max_num_seqs 16"):
+        assert picture.count(f">{name}<") == 1
+    text = "".join(page_of(folders["sweep"]).text)
+    assert text.index("Fewest requests are lost under paged (at most") < text.index("9 points over")
+
+
+def test_keys_have_their_units_on_axes(folders: Folders) -> None:
+    for name in ("vary", "sweep", "solve"):
+        pictures = [path.read_text(encoding="utf-8") for path in folders[name].glob("*.svg")]
+        assert any(">workload.arrivals.rate [1/s]<" in picture for picture in pictures), name
+    assert key_label("model.preset", ["a", "b"], str) == "model.preset"
+    assert key_label("engine.max_num_seqs", [1, 2], str) == "engine.max_num_seqs [sequences]"
+    assert key_label("device.kv_capacity_bytes", ["1GiB", "2GiB"], str) == "device.kv_capacity_bytes"
+
+
+def test_the_recommended_size_stands_apart_from_sizes_seen_by_the_search(folders: Folders) -> None:
+    picture = (folders["size"] / "size_curve.svg").read_text(encoding="utf-8")
+    assert ">on unseen replications<" in picture and ">sizes tried<" in picture
+    text = "".join(page_of(folders["size"]).text)
+    assert text.index("The answer in figures") < text.index("What the answer depends on most") < text.index("Pictures")
 
 
 def test_a_chosen_column_is_drawn_and_an_unknown_one_is_refused(

@@ -52,6 +52,7 @@ def summary(**changes: Any) -> dict[str, Any]:
         "preemptions": 0,
         "kv": {"mean_utilization": 0.3, "waste": {"reserved": 0.1, "internal": 0.2, "external": 0.0}},
         "simulated_s": 100.0,
+        "timeline": {"rows": 50, "interval_s": 2.0},
         **changes,
     }
 
@@ -62,6 +63,7 @@ def timeline(rows: int) -> dict[str, Any]:
         "time_s": np.linspace(0, 99, rows),
         "used_bytes": ones * 300,
         "allocated_bytes": ones * 500,
+        "peak_allocated_bytes": ones * 600,
         "internal_bytes": ones * 50,
         "cached_bytes": ones * 0,
         "largest_free_bytes": ones * (CAPACITY - 700),

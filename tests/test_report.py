@@ -14,8 +14,10 @@ from scenario_text import VALID
 
 import cli
 from simulator.showing import output
-from simulator.showing.page import two_columns
+from simulator.showing.page import two_columns, unbroken
+from simulator.showing.pages.run import answer
 from simulator.showing.plots import PICTURES
+from simulator.showing.report_data import ReportData, RunData
 from simulator.showing.report_rows import ROWS
 from simulator.showing.words import translator
 
@@ -86,7 +88,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not self.elements or self.elements[-1] not in ("script", "style"):
-            self.text.append(data)
+            self.text.append(data.replace("\N{NO-BREAK SPACE}", " "))
 
 
 @pytest.fixture(scope="module")
@@ -294,10 +296,27 @@ def test_ids_are_unique_and_references_lead_somewhere(page: Page) -> None:
 
 def test_the_answer_comes_first_in_words(folder: Path) -> None:
     text = (folder / "report.html").read_text(encoding="utf-8")
-    body = text[text.index("<body>") :]
+    body = text[text.index("<body>") :].replace("\N{NO-BREAK SPACE}", " ")
     (contiguous, _) = read(folder / "summary.json")["runs"]
     assert contiguous["oom_rate"] > 0, "the scenario of this test should lose requests under one allocator"
     assert body.index("Fewest requests run out of memory under paged (0 %)") < body.index("<table")
+
+
+def test_allocators_that_lose_the_same_are_told_apart_by_their_first_tokens() -> None:
+    def lossless(name: str, wait_s: float | None) -> RunData:
+        requests = {"arrived": 10, "completed": 10, "oom_admission": 0, "oom_decode": 0, "too_large": 0}
+        summary = {"label": name, "oom_rate": 0.0, "requests": requests, "preemptions": 0}
+        summary |= {"oom_events": {"capacity": 0, "fragmentation": 0}, "latency": {"ttft_s": {"p95": wait_s}}}
+        return RunData(name, summary, {}, {}, {}, {})
+
+    def lead(*runs: RunData) -> str:
+        return answer(ReportData("t", "", (), runs))[0]
+
+    nobody = "No request runs out of memory under any of them."
+    told = f"{nobody} The first token comes soonest under b (TTFT p95 1 s), latest under a (2 s)."
+    assert lead(lossless("a", 2.0), lossless("b", 1.0)) == told
+    assert lead(lossless("a", 2.0), lossless("b", 2.0)) == nobody
+    assert lead(lossless("a", 2.0), lossless("b", None)) == nobody
 
 
 def test_every_figure_of_the_table_has_its_formula_and_its_place_in_the_summary(folder: Path) -> None:
@@ -311,6 +330,12 @@ def test_every_figure_of_the_table_has_its_formula_and_its_place_in_the_summary(
             for key in place.split("."):
                 assert key in value, f"{row.name}: {place}"
                 value = value[key]
+
+
+def test_a_number_and_its_unit_stay_together() -> None:
+    there = "\N{NO-BREAK SPACE}"
+    assert unbroken("0 % of 2,000 requests in 8.19 s") == f"0{there}% of 2,000 requests in 8.19{there}s"
+    assert unbroken("1 min, 3 hosts, 20 GiB") == f"1{there}min, 3 hosts, 20{there}GiB"
 
 
 def test_device_figures_come_with_source_and_confidence(page: Page, folder: Path) -> None:

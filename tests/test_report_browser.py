@@ -1,11 +1,14 @@
 """Every page in a real browser, where one is installed: themes, a phone's width, the slider, printing."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from answer_folders import COMMANDS, Folders
 from browser import Tab, browser_tab, find_browser
+
+from simulator.showing.plots import PICTURES
 
 BROWSER = find_browser()
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
@@ -72,6 +75,34 @@ def test_the_slider_moves_through_time(tab: Tab, page: Path) -> None:
         "[...document.querySelectorAll('.slider canvas')].map((canvas) => canvas.width * canvas.height)"
     )
     assert min(painted) > 0
+
+
+def test_a_line_over_each_map_follows_the_slider(tab: Tab, page: Path) -> None:
+    tab.open(page, width=820, dark=False)
+    place = """() => [...document.querySelectorAll('#pool_map .cursor')].map((line, index) => {
+        const map = document.querySelectorAll('#pool_map image')[index].getBoundingClientRect();
+        const at = line.getBoundingClientRect();
+        return [(at.x - map.x) / map.width, (at.height - map.height) / map.height]; })"""
+    ends = [run["simulated_s"] for run in json.loads((page.parent / "summary.json").read_text())["runs"]]
+    for step in (0, 50, 200):
+        tab.evaluate(f"document.getElementById('instant').value = {step}")
+        tab.evaluate("document.getElementById('instant').dispatchEvent(new Event('input'))")
+        found = tab.evaluate(f"({place})()")
+        assert len(found) == 2
+        for end_s, (along, taller) in zip(ends, found, strict=True):
+            # The longer run says how long the slider is; a map ends where its own run does.
+            assert along == pytest.approx(min(1, step / 200 * max(ends) / end_s), abs=0.02)
+            assert abs(taller) < 0.05
+
+
+def test_paper_has_the_pictures_in_the_order_of_the_page(tab: Tab, page: Path) -> None:
+    tab.open(page, width=718, dark=False)
+    tab.send("Emulation.setEmulatedMedia", media="print", features=[])
+    tops = tab.evaluate(
+        "[...document.querySelectorAll('figure')].map((one) => [one.getBoundingClientRect().top, one.id])"
+    )
+    drawn = {path.stem for path in page.parent.glob("*.svg")}
+    assert [name for _, name in sorted(tops)] == [name for name in PICTURES if name in drawn]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -16,6 +16,8 @@ workload:
   output_tokens: {dist: fixed, value: 1}
   requests: 1
 """
+#: letters that a scenario's name may have
+_LONGEST_NAME = 100
 
 
 def budget_scenario(
@@ -42,7 +44,17 @@ def budget_scenario(
     missing = [name for name, given in (("--model", model), ("--device", device)) if given is None]
     if missing:
         raise InputError([Problem(message=f"give a SCENARIO, or both --model and --device ({missing[0]} is missing)")])
-    return parse_scenario(_ANY_WORKLOAD, Path(), [*changes, *settings], file="options")
+    title = "".join(filter(str.isprintable, f"{_stem(model)}_{_stem(device)}"))[:_LONGEST_NAME]
+    name = Override("name", title, "--model")
+    return parse_scenario(_ANY_WORKLOAD, Path(), [name, *changes, *settings], file="options")
+
+
+def _stem(name: str | None) -> str:
+    """What to call a preset or a file in the name of a scenario: ``Qwen/Qwen3-32B`` is ``Qwen3-32B``."""
+    last = Path(name or "").name
+    parent = Path(name or "").absolute().parent.name
+    # A folder of a model has a ``config.json``, which tells nothing.
+    return parent if last == "config.json" and parent else last.removesuffix(".yaml").removesuffix(".json")
 
 
 def _named(part: str, name: str | None, *, file_key: str) -> list[Override]:

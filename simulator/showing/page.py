@@ -5,6 +5,7 @@ its formula, each device figure its source. Texts of the user appear as text, wh
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +24,16 @@ _TEMPLATES = Path(__file__).parents[1] / "templates"
 #: how much more room the pool map takes, with the slider under it
 _WITH_SLIDER = 1.6
 
+#: the space between a number and its unit
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]iB|B|[mun]?s|min|h)(?!\w))")
+
 #: an English text of the page to the same text in its language
 Translate = Callable[[str], str]
+
+
+def _nothing(words: Translate) -> str:
+    del words
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +74,15 @@ class Figures:
 class Picture:
     """A picture of a page: how to draw it in some words (``None``: nothing to show), what to know, its data.
 
-    ``heading`` tells it from others of the same kind on the page.
+    ``remark`` is what to know of these data, in the page's words; ``heading`` tells the picture from others of the same
+    kind on the page.
     """
 
     draw: "Callable[[style.Words], style.Figure | None]"
     caption: str
     tables: Callable[[], list[Table]] = list
     heading: str = ""
+    remark: Callable[[Translate], str] = field(default=_nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +154,7 @@ def html(page: Page, drawings: Mapping[str, Drawing], language: str = "en") -> s
     )
     environment.globals["_"] = translate
     environment.filters["bytes"] = format_bytes
+    environment.filters["unbroken"] = unbroken
     pictures = [
         {
             "name": name,
@@ -152,6 +164,7 @@ def html(page: Page, drawings: Mapping[str, Drawing], language: str = "en") -> s
             "svg": Markup(style.inline_svg(drawing.inline, f"p{position}", translate(name.replace("_", " ")))),
             "heading": page.pictures[name].heading,
             "caption": page.pictures[name].caption,
+            "remark": page.pictures[name].remark(translate),
             "tables": page.pictures[name].tables(),
         }
         for position, (name, drawing) in enumerate(drawings.items())
@@ -168,6 +181,11 @@ def html(page: Page, drawings: Mapping[str, Drawing], language: str = "en") -> s
         css=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup((_TEMPLATES / "report.js").read_text(encoding="utf-8")),
     )
+
+
+def unbroken(text: str) -> str:
+    """``text`` that does not break between a number and its unit."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
 def two_columns(pictures: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -16,6 +16,7 @@ from simulator.showing.manifest import checked_manifest, read_json
 from simulator.showing.output import run_name
 from simulator.showing.pooled import pooled_entry
 from simulator.showing.tables import TABLES
+from simulator.showing.thinning import Thinning, thinning
 
 #: what a report is made from
 DATA_FILES = ("summary.json", "basis.json", *(f"{table}.parquet" for table in TABLES))
@@ -87,6 +88,12 @@ class ReportData:
         for run in self.runs:
             groups.setdefault(run.group, []).append(run.summary)
         return {name: one[0] if len(one) == 1 else pooled_entry(one) for name, one in groups.items()}
+
+    @property
+    def thinnings(self) -> list[Thinning]:
+        """What the timelines of the shown runs leave out."""
+        told = [run for run in self.shown if len(run.timeline.get("time_s", ()))]
+        return [thinning(run.name, run.summary, run.timeline) for run in told]
 
     @property
     def shares_time(self) -> bool:

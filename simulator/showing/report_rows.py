@@ -112,7 +112,12 @@ ROWS = (
         "oom_events.capacity",
     ),
     Row("too large", _cause("too large for an empty pool"), "too_large / arrived", "requests.too_large"),
-    Row("first OOM at", _first_oom, "simulated time of the first failed allocation (–: none failed)", "first_oom_s"),
+    Row(
+        "first failed allocation",
+        _first_oom,
+        "simulated time of the first failed allocation (–: none failed)",
+        "first_oom_s",
+    ),
     Row("requests arrived", _count("requests", "arrived"), "requests that came before the end", "requests.arrived"),
     Row("requests completed", _count("requests", "completed"), "got all their output tokens", "requests.completed"),
     Row("timed out", _count("requests", "timed_out"), "waited longer than queue_timeout", "requests.timed_out"),

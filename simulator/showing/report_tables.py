@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simulator.showing import thinning
 from simulator.showing.plots import style
 from simulator.showing.plots.batch import PANELS as COUNTS
 from simulator.showing.plots.budget import budget_parts
@@ -53,9 +54,16 @@ def _memory(data: "ReportData") -> list[Table]:
         stack = layers(run)
         columns = [style.thinned(run.timeline["time_s"], "first", _INSTANTS)]
         columns += [style.thinned(values, "mean", _INSTANTS) for values in stack.values()]
+        columns.append(style.thinned(run.timeline["peak_allocated_bytes"], "max", _INSTANTS))
         rows = [(format_seconds(time), *map(format_bytes, sizes)) for time, *sizes in np.array(columns).T.tolist()]
-        found.append(Table(run.name, ("from", *stack), tuple(rows)))
-    return found
+        found.append(Table(run.name, ("from", *stack, "most held"), tuple(rows)))
+    return [*found, *_left_out(data)]
+
+
+def _left_out(data: "ReportData") -> list[Table]:
+    """How the timelines were thinned."""
+    rows = tuple(thinning.table_rows(data.thinnings))
+    return [Table("What the timeline leaves out", thinning.HEADINGS, rows)] if rows else []
 
 
 def _events(data: "ReportData") -> list[Table]:
@@ -75,7 +83,8 @@ def _events(data: "ReportData") -> list[Table]:
 
 
 def _queue(data: "ReportData") -> list[Table]:
-    return [_counts_of(run) for run in data.shown if len(run.timeline.get("time_s", ()))]
+    counts = [_counts_of(run) for run in data.shown if len(run.timeline.get("time_s", ()))]
+    return [*counts, *_left_out(data)]
 
 
 def _counts_of(run: "RunData") -> Table:

@@ -201,7 +201,7 @@ def sensitivity(document: Document, words: Translate = str) -> list[str]:
     found = document["sensitivity"]
     if found is None:
         return []
-    felt = [one for one in found["assumptions"] if _felt(one) >= found["felt"]]
+    felt = [one for one in found["assumptions"] if change_felt(one) >= found["felt"]]
     text = words("most sensitive to (each {change} more / less, all else equal): {felt}; hardly to {rest}")
     if not felt:
         text = words("each assumption {change} more or less changes the answer by less than {least}: {rest}")
@@ -215,7 +215,8 @@ def sensitivity(document: Document, words: Translate = str) -> list[str]:
     ]
 
 
-def _felt(one: Document) -> float:
+def change_felt(one: Document) -> float:
+    """How much the pages needed change against those there, as a share."""
     needed, room = one["pages_needed_ratio"], one["pages_available_ratio"]
     return float(max(abs(needed[way] / room[way] - 1.0) for way in ("up", "down")))
 

@@ -60,11 +60,27 @@ def trade_verdict(document: Mapping[str, Any], words: Translate = str) -> str:
         text = "No pair of {first} and {second} in these ranges is shown to keep the {goal}."
         return words(text).format(first=first, second=second, goal=goal)
     text = (
-        "How far {second} may go for each {first} and keep the {goal}, each row with {confidence} confidence "
-        "({missing} of {rows} rows without an answer):"
+        "{ends}: the farthest that keep the {goal}, each row with {confidence} confidence ({missing} of {rows} rows "
+        "without an answer)."
     )
-    shown = {"first": first, "second": second, "goal": goal, "confidence": f"{document['confidence']:.4g}"}
-    return words(text).format(**shown, missing=len(frontier) - held, rows=len(frontier))
+    shown = {"goal": goal, "confidence": f"{document['confidence']:.4g}"}
+    held_ends = [one for one in (frontier[0], frontier[-1]) if one["solve"]["feasible"]]
+    ends = [
+        words("{second} {there} at {first} {here}").format(
+            first=first, second=second, here=one[first], there=one[second]
+        )
+        for one in held_ends or [next(one for one in frontier if one["solve"]["feasible"])]
+    ]
+    return words(text).format(**shown, missing=len(frontier) - held, rows=len(frontier), ends=words(", ").join(ends))
+
+
+def extent(solved: Mapping[str, Any]) -> str:
+    """What the answer for one value of the first key is."""
+    if not solved["feasible"]:
+        return ""
+    if solved["whole_range"]:
+        return "the whole range holds"
+    return "largest that holds" if solved["largest"] else "smallest that holds"
 
 
 def print_trades(trades: Sequence[Trade], axes: tuple[Axis, Axis], goal: Goal, *, said: str) -> None:
@@ -93,8 +109,5 @@ def _row(trade: Trade, axes: tuple[Axis, Axis], goal: Goal) -> dict[str, str]:
 
 
 def _remark(trade: Trade) -> str:
-    if trade.solved.best is None:
-        return ""
-    if trade.solved.whole_range:
-        return "the whole range holds"
-    return "largest that holds" if trade.solved.largest else "smallest that holds"
+    found = trade.solved
+    return extent({"feasible": found.best is not None, "whole_range": found.whole_range, "largest": found.largest})

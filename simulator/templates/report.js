@@ -22,6 +22,23 @@
     if (owner >= 0) return colours[owner % colours.length];
     return owner === CACHED ? "#9aa4af" : owner === SHARED ? "#7a3ff2" : style.getPropertyValue("--card");
   };
+  // A line over each panel of the map, at the instant shown below; the panels are the pictures in the picture.
+  const picture = document.querySelector("#pool_map > svg");
+  const panels = picture ? [...picture.querySelectorAll("image")] : [];
+  const cursors = panels.length < maps.length ? [] : maps.map(() => {
+    const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+    line.setAttribute("class", "cursor");
+    return picture.appendChild(line);
+  });
+  const place = (line, panel, share) => {
+    const box = panel.getBoundingClientRect();
+    const there = picture.getScreenCTM().inverse();
+    const at = (x, y) => new DOMPoint(x, y).matrixTransform(there);
+    const [top, bottom] = [at(box.left + share * box.width, box.top), at(box.left + share * box.width, box.bottom)];
+    for (const [name, value] of Object.entries({ x1: top.x, y1: top.y, x2: bottom.x, y2: bottom.y })) {
+      line.setAttribute(name, value.toFixed(2));
+    }
+  };
   const percent = (part, whole) => `${(100 * part / whole).toFixed(part && part < whole / 10 ? 1 : 0)} %`;
 
   const show = () => {
@@ -29,6 +46,7 @@
     const style = getComputedStyle(document.documentElement);
     document.getElementById("instant-text").textContent = `t = ${time < 300 ? time.toFixed(2) + " s" : (time / 60).toFixed(1) + " min"}`;
     maps.forEach((map, index) => {
+      if (cursors.length) place(cursors[index], panels[index], Math.min(1, time / map.end));
       let instant = map.times.length - 1;
       while (instant > 0 && map.times[instant] > time) instant -= 1;
       const canvas = document.getElementById(`strip-${index}`);

@@ -55,11 +55,31 @@ def _answer(document: Row, points: Sequence[Row], words: Translate) -> list[str]
     if "vary" not in document:
         return [verdict(document["allocators"], document["differences"], words), basis]
     key = document["vary"]["key"]
-    lead = words("OOM rate against {key}, from {first} to {last}:").format(
-        key=key, first=shared.number(points[0]["value"]), last=shared.number(points[-1]["value"])
-    )
     lines = [_course(label, points, words) for label in labels_of(points)]
-    return [lead, *lines, basis]
+    return [lead(key, points, words), *lines, basis]
+
+
+def lead(key: str, points: Sequence[Row], words: Translate) -> str:
+    """Who loses the fewest over the whole range, or that it depends on the value."""
+    shown = {"key": key, "first": shared.number(points[0]["value"]), "last": shared.number(points[-1]["value"])}
+    rates = {label: [of_label(point, label)["oom_rate"] for point in points] for label in labels_of(points)}
+    fewest = [min(each) for each in zip(*rates.values(), strict=True)]
+    if len(rates) == 1:
+        text = "From {key} {first} to {last} the OOM rate of {best} goes from {low} to {high}."
+        ((best, course),) = rates.items()
+        return words(text).format(**shown, best=best, low=percent(course[0]), high=percent(course[-1]))
+    if all(len(set(each)) == 1 for each in zip(*rates.values(), strict=True)):
+        return words("From {key} {first} to {last} all lose the same share of the requests.").format(**shown)
+    best = words(", ").join(label for label, course in rates.items() if course == fewest)
+    if best:
+        text = "From {key} {first} to {last} no other loses fewer requests than {best}: at most {high}."
+        return words(text).format(**shown, best=best, high=percent(max(fewest)))
+    text = "Which allocator loses the fewest requests depends on {key}: {first_best} at {first}, {last_best} at {last}."
+    ends = [
+        words(", ").join(label for label, course in rates.items() if course[place] == fewest[place])
+        for place in (0, -1)
+    ]
+    return words(text).format(**shown, first_best=ends[0], last_best=ends[1])
 
 
 def _course(label: str, points: Sequence[Row], words: Translate) -> str:

@@ -146,7 +146,11 @@ def _rates_against(key: str, points: Sequence[Row], words: Translate) -> "Figure
         )
     title = words("How does the OOM rate depend on {key}?").format(key=key)
     panel = Panel(heading=words("OOM rate"), unit="%", curves=lines)
-    return curves(title, [panel], Across(label=key, names=names))
+    return curves(title, [panel], Across(label=_axis(key, points, words), names=names))
+
+
+def _axis(key: str, points: Sequence[Row], words: Translate) -> str:
+    return shared.key_label(key, [point["value"] for point in points], words)
 
 
 def _rates_table(key: str, points: Sequence[Row]) -> list[Table]:
@@ -177,7 +181,7 @@ def _cost_against(key: str, points: Sequence[Row], words: Translate) -> "Figure"
         preempted = lines(lambda row: row["preemption_rate"])
         panels.append(Panel(heading=words("preemptions a request"), unit=words("a request"), curves=preempted))
     title = words("What does {key} cost those who are served?").format(key=key)
-    return curves(title, panels, Across(label=key, names=names))
+    return curves(title, panels, Across(label=_axis(key, points, words), names=names))
 
 
 def _cost_table(key: str, points: Sequence[Row]) -> list[Table]:

@@ -14,7 +14,9 @@ from simulator.showing.report_data import ReportData, RunData
 from simulator.showing.report_rows import NOBODY, ROWS, telling_rows, unserved
 from simulator.showing.report_tables import tables
 from simulator.showing.terminal import cause_shares
+from simulator.showing.thinning import counts_remark, memory_remark
 from simulator.units import format_percent as percent
+from simulator.units import format_seconds
 
 _SLIDER_INSTANTS = 100
 
@@ -38,9 +40,21 @@ def run_page(data: ReportData, translate: Translate) -> Page:
 def run_pictures(data: ReportData) -> dict[str, Picture]:
     """The pictures of runs, in the order of the page."""
     return {
-        name: Picture(partial(picture, data), CAPTIONS[name], partial(tables, name, data))
+        name: Picture(
+            partial(picture, data), CAPTIONS[name], partial(tables, name, data), remark=partial(remark, name, data)
+        )
         for name, picture in PICTURES.items()
     }
+
+
+def remark(picture: str, data: ReportData, translate: Translate) -> str:
+    """What is said under a picture of just these runs: how their rows were thinned out."""
+    found = data.thinnings
+    if not found:
+        return ""
+    if picture == "memory_over_time":
+        return memory_remark(found, translate)
+    return counts_remark(found, translate) if picture == "queue_and_batch" else ""
 
 
 def _figures(data: ReportData, translate: Translate) -> Figures:
@@ -94,11 +108,12 @@ def answer(data: ReportData, translate: Translate = str) -> list[str]:
     if len(rates) == 1:
         return clauses
     if len(set(rates)) == 1:
-        return [_all_alike(rates[0], translate), *clauses]
+        alike = [_all_alike(rates[0], translate), _first_tokens(pooled, translate)]
+        return [translate(" ").join(filter(None, alike)), *clauses]
     best = [name for name, rate in zip(pooled, rates, strict=True) if rate == min(rates)]
     worst = [name for name, rate in zip(pooled, rates, strict=True) if rate == max(rates)]
     lead = translate("Fewest requests run out of memory under {best} ({low}), most under {worst} ({high}).")
-    shown = {"best": ", ".join(best), "worst": ", ".join(worst)}
+    shown = {"best": translate(", ").join(best), "worst": translate(", ").join(worst)}
     return [lead.format(low=percent(min(rates)), high=percent(max(rates)), **shown), *clauses]
 
 
@@ -106,6 +121,18 @@ def _all_alike(rate: float, translate: Translate) -> str:
     if not rate:
         return translate("No request runs out of memory under any of them.")
     return translate("Under all of them {share} of the requests run out of memory.").format(share=percent(rate))
+
+
+def _first_tokens(pooled: Mapping[str, Mapping[str, Any]], translate: Translate) -> str:
+    """What tells allocators apart that lose the same: how long the first token takes. Nothing where that is alike."""
+    waits = {name: summary["latency"]["ttft_s"]["p95"] for name, summary in pooled.items()}
+    known = {name: wait for name, wait in waits.items() if wait is not None}
+    if len(known) < len(waits) or format_seconds(min(known.values())) == format_seconds(max(known.values())):
+        return ""
+    best, worst = min(known, key=lambda name: known[name]), max(known, key=lambda name: known[name])
+    text = "The first token comes soonest under {best} (TTFT p95 {low}), latest under {worst} ({high})."
+    low, high = (format_seconds(known[name]) for name in (best, worst))
+    return translate(text).format(best=best, low=low, worst=worst, high=high)
 
 
 def _clause(name: str, summary: Mapping[str, Any], translate: Translate) -> str:

@@ -16,8 +16,8 @@ ASSUMPTIONS = (
     "The time of a step comes from modelled traffic (weights, KV, page tables, compute, collectives, host work), not "
     "from measurement of this model on this device.",
     "All devices of an instance run in step; one device is shown for all.",
-    "All allocators and all sizes meet the same requests in each replication (common random numbers), so that their "
-    "difference is not chance.",
+    "All allocators and all sizes meet the same requests in each replication (common random numbers), so that none has "
+    "more luck than another.",
 )
 
 
@@ -50,6 +50,30 @@ def bracketed(ends: Sequence[str]) -> str:
 def number(value: Any) -> str:
     """A value of a key as a reader would write it."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+#: units of keys by the end of their names
+_UNITS = {
+    "arrivals.rate": "1/s",
+    "bytes": "bytes",
+    "_tokens": "tokens",
+    "max_model_len": "tokens",
+    "page_size": "tokens",
+    "max_num_seqs": "sequences",
+    "max_pages": "pages",
+    "replicas": "instances",
+    "queue_timeout": "s",
+    "step_time": "s",
+}
+
+
+def key_label(key: str, values: Sequence[Any], words: Translate) -> str:
+    """A key as the name of an axis, with the unit of its values where they are numbers that have one."""
+    unit = next((unit for ending, unit in _UNITS.items() if key.endswith(ending)), "")
+    if not unit or places(values)[1]:
+        return key
+    # Symbols are the same in every language.
+    return f"{key} [{words(unit) if unit.isalpha() and len(unit) > 1 else unit}]"
 
 
 def places(values: Sequence[Any]) -> tuple[list[float], list[str]]:

@@ -8,7 +8,8 @@ from simulator.showing import size_words
 from simulator.showing.answer_folder import AnswerData
 from simulator.showing.page import Figures, Formula, Line, Page, Picture, Translate
 from simulator.showing.pages import shared
-from simulator.showing.pages.size_pictures import cost_curve, figure_text, size_curve, targets_of
+from simulator.showing.pages.size_pictures import cost_curve, figure_text, short_name, size_curve, targets_of
+from simulator.showing.pages.size_sensitivity import sensitivity_figures
 from simulator.showing.pages.solve import solve_page
 from simulator.showing.report_rows import DASH
 from simulator.showing.report_tables import Table
@@ -53,12 +54,13 @@ def size_page(data: AnswerData, words: Translate) -> Page:
         description=data.basis.scenario["description"],
         bases=(data.basis,),
         answer=[size_words.verdict(document, words), *_settings(document, words)],
-        warnings=[
-            *size_words.notes(document, words),
-            *_ways(document, words),
-            *size_words.sensitivity(document, words),
+        warnings=[_sentence(one) for one in (*size_words.notes(document, words), *_ways(document, words))],
+        figures=[
+            _recommended(document, words),
+            _curve(document, words),
+            *_interval(document, words),
+            *sensitivity_figures(document, words),
         ],
-        figures=[_recommended(document, words), _curve(document, words), *_interval(document, words)],
         pictures={
             "size_curve": Picture(
                 partial(size_curve, document),
@@ -74,6 +76,11 @@ def size_page(data: AnswerData, words: Translate) -> Page:
         },
         assumptions=ASSUMPTIONS,
     )
+
+
+def _sentence(note: str) -> str:
+    """A note of the terminal, as it stands on a page."""
+    return note[:1].upper() + note[1:]
 
 
 def _settings(document: Document, words: Translate) -> list[str]:
@@ -123,13 +130,25 @@ def _recommended(document: Document, words: Translate) -> Figures:
 def _curve(document: Document, words: Translate) -> Figures:
     return Figures(
         title="Sizes tried",
-        headings=("pages", "safety factor", "OOM rate", *_others(document), *_ENDINGS),
+        headings=("pages", "safety factor", "OOM rate", *map(short_name, _others(document)), *_ENDINGS),
         lines=tuple(_line(document, one, words) for one in document["curve"]),
-        note=words("–: the engine thrashes or stands still, so that no time could be trusted.")
-        if any(one["thrash"] for one in document["curve"])
-        else "",
+        note=_curve_note(document, words),
         upright=True,
     )
+
+
+def _curve_note(document: Document, words: Translate) -> str:
+    said = []
+    if document["recommended"]["max_pages"] is not None:
+        said.append(
+            words(
+                "Bold: recommended, on replications that the search has not seen, so it compares with its targets and "
+                "not with its neighbours."
+            )
+        )
+    if any(one["thrash"] for one in document["curve"]):
+        said.append(words("–: the engine thrashes or stands still, so that no time could be trusted."))
+    return words(" ").join(said)
 
 
 _ENDINGS = ("preemptions a request", "TTFT p99", "runs", "")
@@ -165,7 +184,13 @@ def _figure(figure: Document) -> str:
 
 def _curve_tables(document: Document) -> list[Table]:
     rows = [[line.name, *line.cells] for line in _curve(document, str).lines]
-    return [Table("", ("pages", "safety factor", "OOM rate", *_others(document), *_ENDINGS), tuple(map(tuple, rows)))]
+    return [
+        Table(
+            "",
+            ("pages", "safety factor", "OOM rate", *map(short_name, _others(document)), *_ENDINGS),
+            tuple(map(tuple, rows)),
+        )
+    ]
 
 
 def _interval(document: Document, words: Translate) -> Sequence[Figures]:
@@ -184,7 +209,7 @@ def _interval(document: Document, words: Translate) -> Sequence[Figures]:
     return [
         Figures(
             title="A pool that is not known exactly",
-            headings=("pool", "pages", "OOM rate", *names),
+            headings=("pool", "pages", "OOM rate", *map(short_name, names)),
             lines=tuple(lines),
             note=text + words(" ") + chance,
         )

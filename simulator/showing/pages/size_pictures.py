@@ -1,6 +1,7 @@
 """Pictures of a size: the targets, and what a smaller pool costs, against the pages of the pool."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from simulator.planning.target import PROPORTIONS, SHARES
@@ -18,6 +19,11 @@ Document = Mapping[str, Any]
 def targets_of(document: Document) -> list[str]:
     """Names of the targets."""
     return [target["name"] for target in document["targets"]]
+
+
+def short_name(target: str) -> str:
+    """A target as the heading of a column."""
+    return {"oom": "OOM rate", "preemption": "preemptions a request", "timeout": "timed out"}.get(target, target)
 
 
 def figure_text(name: str, value: float | None, interval: Sequence[float | None] | None) -> str:
@@ -66,10 +72,22 @@ def size_curve(document: Document, words: Translate) -> "Figure | None":
     panels = []
     for place, target in enumerate(document["targets"]):
         told = [one for one in points if target["name"] in SHARES or not one["thrash"]]
-        figures = [one["targets"][place] for one in told]
-        panels.append(target_panel(target, [one["max_pages"] for one in told], figures, words))
+        parts = []
+        for name, group in _apart(document, told, words):
+            figures = [one["targets"][place] for one in group]
+            parts.append(target_panel(target, [one["max_pages"] for one in group], figures, words, curve=name))
+        panels.append(replace(parts[0], curves=[curve for part in parts for curve in part.curves]))
     title = words("How large must the pool of {name} be?").format(name=document["allocator"])
     return curves(title, panels, across_pages(document, words))
+
+
+def _apart(document: Document, points: Sequence[Document], words: Translate) -> list[tuple[str, list[Document]]]:
+    """The sizes that the search looked at, and the recommended one, which stands on replications of its own."""
+    pages = document["recommended"]["max_pages"]
+    chosen = [one for one in points if one["max_pages"] == pages]
+    others = [one for one in points if one["max_pages"] != pages]
+    named = [(words("sizes tried"), others), (words("on unseen replications"), chosen)]
+    return [(name, group) for name, group in named if group] or named[:1]
 
 
 def across_pages(document: Document, words: Translate) -> Across:
@@ -87,13 +105,17 @@ def cost_curve(document: Document, words: Translate) -> "Figure | None":
     trusted = [one for one in points if not one["thrash"]]
     if not trusted:
         return None
-    first_token = Curve(
-        name="", places=[one["max_pages"] for one in trusted], values=[one["ttft_p99_s"] for one in trusted]
-    )
-    panels = [Panel(heading=words("time to first token (TTFT), p99"), unit="s", curves=[first_token])]
+
+    def lines(figure: str, shown: Sequence[Document]) -> list[Curve]:
+        return [
+            Curve(name=name, places=[one["max_pages"] for one in group], values=[one[figure] for one in group])
+            for name, group in _apart(document, shown, words)
+        ]
+
+    first_token = lines("ttft_p99_s", trusted)
+    panels = [Panel(heading=words("time to first token (TTFT), p99"), unit="s", curves=first_token)]
     if any(one["preemption_rate"] for one in points):
-        places = [one["max_pages"] for one in points]
-        preempted = Curve(name="", places=places, values=[one["preemption_rate"] for one in points])
-        panels.append(Panel(heading=words("preemptions a request"), unit=words("a request"), curves=[preempted]))
+        preempted = lines("preemption_rate", points)
+        panels.append(Panel(heading=words("preemptions a request"), unit=words("a request"), curves=preempted))
     title = words("What does a smaller pool cost those who are served?")
     return curves(title, panels, across_pages(document, words))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from simulator.showing.answer_folder import AnswerData
 from simulator.showing.page import Figures, Line, Page, Picture, Translate
 from simulator.showing.pages import shared
-from simulator.showing.pages.size_pictures import figure_text, target_panel, targets_of
+from simulator.showing.pages.size_pictures import figure_text, short_name, target_panel, targets_of
 from simulator.showing.plots.curves import Across, Curve, Panel, curves
 from simulator.showing.report_tables import Table
 from simulator.showing.size_words import goal_words
 from simulator.showing.solve_document import solve_verdict
-from simulator.showing.trade_document import trade_verdict
+from simulator.showing.trade_document import extent, trade_verdict
 
 if TYPE_CHECKING:
     from simulator.showing.plots.style import Figure
@@ -27,7 +27,7 @@ def solve_page(data: AnswerData, words: Translate) -> Page:
     picture = Picture(
         partial(_trade_curve if traded else _solve_curve, document),
         "Each point is the farthest value that holds." if traded else _BANDS,
-        lambda: [] if traded else [_table(document)],
+        lambda: [_frontier_table(document) if traded else _table(document)],
     )
     return Page(
         kind="How far settings may go",
@@ -57,7 +57,7 @@ def _rows(document: Document) -> list[list[str]]:
 
 
 def _headings(document: Document) -> tuple[str, ...]:
-    return (document["key"], *targets_of(document), "runs")
+    return (document["key"], *map(short_name, targets_of(document)), "runs")
 
 
 def _table(document: Document) -> Table:
@@ -76,6 +76,11 @@ def _tried(document: Document, words: Translate) -> Figures:
     )
 
 
+def _frontier_table(document: Document) -> Table:
+    figures = _frontier(document, str)
+    return shared.table(figures.headings, [[line.name, *line.cells] for line in figures.lines])
+
+
 def _frontier(document: Document, words: Translate) -> Figures:
     first, second = document["keys"]
     lines = []
@@ -84,10 +89,10 @@ def _frontier(document: Document, words: Translate) -> Figures:
         figures = solved["figures"] or [None] * len(targets_of(document))
         cells = [figure_text(*each, None) for each in zip(targets_of(document), figures, strict=True)]
         best = shared.number(one[second]) if solved["feasible"] else words("none holds")
-        lines.append(Line(shared.number(one[first]), (best, *cells)))
+        lines.append(Line(shared.number(one[first]), (best, *cells, words(extent(solved)))))
     return Figures(
         title="How far one may go for each value of the other",
-        headings=(first, second, *targets_of(document)),
+        headings=(first, second, *map(short_name, targets_of(document)), ""),
         lines=tuple(lines),
         note=words("–: no value in the range is shown to keep the targets."),
         upright=True,
@@ -108,7 +113,8 @@ def _solve_curve(document: Document, words: Translate) -> "Figure | None":
         at = next(place for place, one in zip(places, tried, strict=True) if one["value"] == document["value"])
         marks.append((words("answer"), at, "--"))
     title = words("How far may {key} go?").format(key=document["key"])
-    return curves(title, panels, Across(label=document["key"], names=names, marks=marks, target=words("target")))
+    label = shared.key_label(document["key"], [one["value"] for one in tried], words)
+    return curves(title, panels, Across(label=label, names=names, marks=marks, target=words("target")))
 
 
 def _trade_curve(document: Document, words: Translate) -> "Figure | None":
@@ -119,5 +125,6 @@ def _trade_curve(document: Document, words: Translate) -> "Figure | None":
     places, names = shared.places([one[first] for one in held])
     line = Curve(name="", places=places, values=[one[second] for one in held])
     title = words("How do {first} and {second} trade?").format(first=first, second=second)
-    panel = Panel(heading=goal_words(document["targets"], words), unit=second, curves=[line])
-    return curves(title, [panel], Across(label=first, names=names))
+    across, up = (shared.key_label(key, [one[key] for one in held], words) for key in (first, second))
+    panel = Panel(heading=goal_words(document["targets"], words), unit=up, curves=[line])
+    return curves(title, [panel], Across(label=across, names=names))

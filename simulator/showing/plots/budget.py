@@ -67,6 +67,11 @@ def hbm_budget(
         for name, colour in _COLOURS.items()
         if named or first[name]
     ]
+    if any(sum(budget_parts(basis.memory).values()) > basis.memory["hbm_bytes"] for basis in bases):
+        for row, basis in enumerate(bases):
+            ends = axes.vlines(basis.memory["hbm_bytes"] / 2**30, row - 0.45, row + 0.45, color=INK, linewidth=2)
+        whole = "" if named else f" {format_bytes(bases[0].memory['hbm_bytes'])}"
+        entries.append((f"{words('there is no more than')}{whole}", ends))
     if needed_bytes is not None:
         line = axes.axvline(needed_bytes / 2**30, color=INK, linewidth=1.6, linestyle="--")
         entries.append((f"{words('needed for KV')} {format_bytes(needed_bytes)}", line))

@@ -50,8 +50,8 @@ class Across:
     target: str = "target"
 
 
-def curves(title: str, panels: Sequence[Panel], across: Across) -> "style.Figure":
-    """All panels over one axis; lines of one name look alike in all of them."""
+def curves(title: str, panels: Sequence[Panel], across: Across, *, one_scale: bool = False) -> "style.Figure":
+    """All panels over one axis; lines of one name look alike in all of them. ``one_scale``: up the side, too."""
     names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves if curve.name))
     shown = names[: style.MAX_SHOWN]
     entries = len(shown) + len(across.marks) + any(panel.limit is not None for panel in panels)
@@ -65,7 +65,7 @@ def curves(title: str, panels: Sequence[Panel], across: Across) -> "style.Figure
             if curve.name in shown or not curve.name:
                 line = shown.index(curve.name) if curve.name else 0
                 found.setdefault(curve.name, _draw(axis, curve, line, dotted=bool(across.names)))
-        _finish(axis, panel, across)
+        _finish(axis, panel, across, panels if one_scale else [panel])
         if panel.limit is not None:
             found[across.target] = axis.axhline(panel.limit, color=RED, linewidth=1)
     _label(axes[-1], across)
@@ -87,9 +87,14 @@ def _draw(axis: "style.Axes", curve: Curve, line: int, *, dotted: bool) -> Any:
         if curve.low:
             axis.vlines(places, _floats(curve.low), _floats(curve.high), color=colour, linewidth=1.4)
         return axis.plot(places, values, color=colour, marker="o", markersize=4, linestyle="")[0]
-    if curve.low:
+    if len(places) == 1 and line:
+        # A point beside a line, such as the answer: not in the colour of a limit.
+        colour = INK
+    if curve.low and len(places) == 1:
+        axis.vlines(places, _floats(curve.low), _floats(curve.high), color=colour, linewidth=1.4)
+    elif curve.low:
         axis.fill_between(places, _floats(curve.low), _floats(curve.high), color=colour, alpha=0.18, linewidth=0)
-    marker = "o" if len(places) <= _MARKED else ""
+    marker = "D" if len(places) == 1 else "o" if len(places) <= _MARKED else ""
     dash = DASHES[line % len(DASHES)]
     return axis.plot(places, values, color=colour, linestyle=dash, marker=marker, markersize=3)[0]
 
@@ -98,14 +103,18 @@ def _floats(values: Sequence[float | None]) -> Any:
     return np.array([np.nan if value is None else value for value in values], float)
 
 
-def _finish(axis: "style.Axes", panel: Panel, across: Across) -> None:
-    """The range is that of the figures and the target, not of the intervals, which may be far wider."""
+def _finish(axis: "style.Axes", panel: Panel, across: Across, together: Sequence[Panel]) -> None:
+    """The range is that of the figures and the target, not of the intervals, which may be far wider.
+
+    ``together``: the panels that have one range.
+    """
     style.panel_title(axis, panel.heading)
     axis.set_ylabel(panel.unit)
     for _, place, dash in across.marks:
         axis.axvline(place, **_mark(dash))
-    seen = [value for curve in panel.curves for value in curve.values if value is not None]
-    ends = [value for curve in panel.curves for value in curve.high if value is not None]
+    lines = [curve for one in together for curve in one.curves]
+    seen = [value for curve in lines for value in curve.values if value is not None]
+    ends = [value for curve in lines for value in curve.high if value is not None]
     highest = max(seen, default=0.0)
     top = max(highest, min(max(ends, default=highest), 2 * highest), 2 * (panel.limit or 0.0))
     if panel.log and min(seen, default=0.0) > 0:

@@ -70,7 +70,7 @@ def _draw_time(
             linestyle="",
         )
         entries.append((f"{words('bound by')} {words(bound)}", dots))
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1e6 * max(one["seconds"] for one in pages))
     axes.set_ylabel("us")
     style.panel_title(axes, words("time of one launch"))
     return entries

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.showing.plots import style
-from simulator.showing.plots.style import BLUE, INK, ORANGE, PINK, RED, SKY
+from simulator.showing.plots.style import BLUE, INK, MUTED, ORANGE, PINK, RED, SKY
 
 if TYPE_CHECKING:
     from simulator.showing.report_data import Columns, ReportData, RunData
@@ -20,6 +20,9 @@ COLOURS = {
 }
 #: a pool this many times larger than ever used is not drawn to its end
 _FAR_TOO_LARGE = 50
+#: width of the line of what was held at most
+_THIN = 0.7
+_COLUMNS = 3
 
 
 def layers(run: "RunData") -> "Columns":
@@ -45,22 +48,25 @@ def layers(run: "RunData") -> "Columns":
 
 
 def memory_over_time(data: "ReportData", words: style.Words) -> "style.Figure | None":
-    """One panel an allocator: a stack of bytes against time, the pool as a line."""
+    """One panel an allocator: a stack of bytes against time, the most held and the pool as lines."""
     runs = [run for run in data.shown if len(run.timeline.get("time_s", ()))][: style.MAX_SHOWN]
     if not runs:
         return None
     title = words("How full is the KV pool, and how much of it is waste?")
-    height_in = style.top_in(title, legend_rows=2) + 0.66 + 1.15 * len(runs)
-    drawn = style.figure(title, height_in=height_in)
-    axes = style.panels(drawn, title, len(runs), legend_rows=2, share_x=data.shares_time)
+    shown = {name for run in runs for name in layers(run)}
+    entries = [(words(name), style.patch(colour)) for name, colour in COLOURS.items() if name in shown]
+    fullest = any(run.summary.get("instances") for run in runs)
+    most = words("most held, fullest instance" if fullest else "most held at once")
+    entries += [(most, _line(MUTED, _THIN)), (words("pool"), _line(INK, 1.0))]
+    rows = -(-len(entries) // _COLUMNS)
+    drawn = style.figure(title, height_in=style.top_in(title, legend_rows=rows) + 0.66 + 1.15 * len(runs))
+    axes = style.panels(drawn, title, len(runs), legend_rows=rows, share_x=data.shares_time)
     for panel, run in zip(axes, runs, strict=True):
         _draw(panel, run, data.end_s)
         panel.set_ylabel("GiB")
         style.panel_title(panel, run.name, _aside(run, words))
     style.time_axes(axes, [data.axis_end_s(run) for run in runs], words)
-    shown = {name for run in runs for name in layers(run)}
-    entries = [(words(name), style.patch(colour)) for name, colour in COLOURS.items() if name in shown]
-    style.legend(drawn, title, [*entries, (words("pool"), _line())], columns=3)
+    style.legend(drawn, title, entries, columns=_COLUMNS)
     return drawn
 
 
@@ -70,8 +76,10 @@ def _draw(panel: "style.Axes", run: "RunData", end_s: float) -> None:
     parts = layers(run)
     stack = [style.thinned(values, "mean") / 2**30 for values in parts.values()]
     panel.stackplot(time, *stack, colors=[COLOURS[name] for name in parts], linewidth=0)
+    most = style.thinned(run.timeline["peak_allocated_bytes"], "max") / 2**30
+    panel.plot(time, most, color=MUTED, linewidth=_THIN)
     capacity = run.summary["kv_capacity_bytes"] / 2**30
-    top = float(np.sum(stack[:4], axis=0).max())
+    top = max(float(np.sum(stack[:4], axis=0).max()), float(most.max()))
     if capacity <= _FAR_TOO_LARGE * max(top, 1e-9):
         panel.axhline(capacity, color=INK, linewidth=1.0)
         top = capacity
@@ -81,13 +89,11 @@ def _draw(panel: "style.Axes", run: "RunData", end_s: float) -> None:
 
 def _aside(run: "RunData", words: style.Words) -> str:
     kv = run.summary["kv"]
-    waste = sum(kv["waste"].values())
-    return (
-        f"{words('mean')}: {100 * kv['mean_utilization']:.3g} % {words('used')}, {100 * waste:.3g} % {words('waste')}"
-    )
+    used, waste = 100 * kv["mean_utilization"], 100 * sum(kv["waste"].values())
+    return words("mean: {used} % used, {waste} % waste").format(used=f"{used:.3g}", waste=f"{waste:.3g}")
 
 
-def _line() -> object:
+def _line(colour: str, width: float) -> object:
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], color=INK, linewidth=1.0)
+    return Line2D([], [], color=colour, linewidth=width)

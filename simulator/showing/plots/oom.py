@@ -7,8 +7,11 @@ import numpy.typing as npt
 
 from simulator.showing.plots import style
 from simulator.showing.plots.style import GREY, MUTED, PINK, RED
+from simulator.units import format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from simulator.showing.report_data import ReportData, RunData
 
 COLOURS = {"capacity": RED, "fragmentation": PINK, "too large": GREY}
@@ -30,7 +33,7 @@ def event_counts(
 def oom_events(data: "ReportData", words: style.Words) -> "style.Figure | None":
     """One panel an allocator: events in each interval, stacked by cause."""
     runs = [run for run in data.shown if "time_s" in run.oom_events][: style.MAX_SHOWN]
-    if not runs:
+    if not any(count.any() for run in runs for count in event_counts(run, data.axis_end_s(run))[1].values()):
         return None
     title = words("When do allocations fail, and why?")
     height_in = style.top_in(title, legend_rows=1) + 0.66 + (0.85 if data.shares_time else 1.05) * len(runs)
@@ -44,9 +47,16 @@ def oom_events(data: "ReportData", words: style.Words) -> "style.Figure | None":
         panel.locator_params(axis="y", nbins=3, integer=True)
     axes[0].set_ylim(0, max(1.0, axes[0].get_ylim()[1]))
     style.time_axes(axes, [data.axis_end_s(run) for run in runs], words)
-    drawn.supylabel(words("events in an interval"), fontsize=9, x=0.015)
+    drawn.supylabel(_interval(data, runs, words), fontsize=9, x=0.015)
     style.legend(drawn, title, [(words(name), style.patch(colour)) for name, colour in COLOURS.items()], columns=3)
     return drawn
+
+
+def _interval(data: "ReportData", runs: "Sequence[RunData]", words: style.Words) -> str:
+    """What the height of a bar counts: the bars of runs that ended at different times are not equally wide."""
+    if not data.shares_time:
+        return words("events in {share} of the run").format(share=f"1/{_BINS}")
+    return words("events in each {time}").format(time=format_seconds(data.axis_end_s(runs[0]) / _BINS))
 
 
 def _draw(panel: "style.Axes", run: "RunData", end_s: float, scale: float) -> int:

@@ -19,6 +19,7 @@ COLOURS = {
     "unfinished": YELLOW,
     "completed": GREEN,
 }
+_ALWAYS = ("out of memory: capacity", "out of memory: fragmentation", "completed")
 
 
 def outcome_shares(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -38,13 +39,17 @@ def outcomes(data: "ReportData", words: style.Words) -> "style.Figure | None":
     runs = data.runs[: 2 * style.MAX_SHOWN]
     if not runs:
         return None
+    shares = [outcome_shares(run.summary) for run in runs]
+    # Losses are always named, so that it can be seen that there are none.
+    named = [name for name in COLOURS if name in _ALWAYS or any(share[name] for share in shares)]
+    legend_rows = -(-len(named) // 2)
     title = words("What share of the requests runs out of memory?")
-    height_in = style.top_in(title, legend_rows=3) + 0.46 + 0.46 * len(runs)
+    height_in = style.top_in(title, legend_rows=legend_rows) + 0.46 + 0.46 * len(runs)
     drawn = style.figure(title, height_in=height_in)
-    (axes,) = style.panels(drawn, title, 1, legend_rows=3, left_in=0.2, heading_in=0.0)
+    (axes,) = style.panels(drawn, title, 1, legend_rows=legend_rows, left_in=0.2, heading_in=0.0)
     for row, run in enumerate(runs):
         start = 0.0
-        for name, share in outcome_shares(run.summary).items():
+        for name, share in shares[row].items():
             axes.barh(row, 100 * share, left=start, height=0.4, color=COLOURS[name], edgecolor=GROUND, linewidth=0.5)
             start += 100 * share
         low, high = (100 * bound for bound in run.summary["oom_rate_ci"])
@@ -57,8 +62,7 @@ def outcomes(data: "ReportData", words: style.Words) -> "style.Figure | None":
     axes.grid(False, axis="y")
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(f"{words('arrived requests')} [%]")
-    entries = [(words(name), style.patch(colour)) for name, colour in COLOURS.items()]
-    style.legend(drawn, title, [*entries], columns=2)
+    style.legend(drawn, title, [(words(name), style.patch(COLOURS[name])) for name in named], columns=2)
     return drawn
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from simulator.serving.pool_map import CACHED, FREE, SHARED, grid
 from simulator.showing.plots import style
-from simulator.showing.plots.style import BLUE, GREEN, ORANGE, PINK, RED, SKY, YELLOW
+from simulator.showing.plots.style import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW
 
 if TYPE_CHECKING:
     from simulator.showing.report_data import ReportData, RunData
@@ -48,7 +48,7 @@ def pool_map(data: "ReportData", words: style.Words) -> "style.Figure | None":
         (words("held (a colour a request, nine in turn)"), style.patch(BLUE)),
         (words("shared by several sequences"), style.patch(SHARED_COLOUR)),
         (words("cached, held by nobody"), style.patch(CACHED_COLOUR)),
-        (words("free: empty"), style.patch("none")),
+        (words("free: empty"), style.patch("none", edge=GREY)),
     ]
     style.legend(drawn, title, entries, columns=2)
     return drawn

@@ -68,23 +68,28 @@ def panels(
     title: str,
     rows: int,
     *,
+    columns: int = 1,
     legend_rows: int = 0,
     left_in: float = 0.62,
     heading_in: float = 0.2,
     share_x: bool = False,
-    share_y: bool = False,
+    share_y: "bool | Literal['col']" = False,
 ) -> "list[Axes]":
-    """``rows`` axes below one another, under the title and the legend; ``heading_in`` is room for a panel's heading."""
+    """``rows`` axes below one another, under the title and the legend; ``heading_in`` is room for a panel's heading.
+
+    With ``columns`` there are so many in a row, and they are given row by row.
+    """
     height_in = float(drawn.get_size_inches()[1])
     above_in, below_in, gap_in = top_in(title, legend_rows=legend_rows) + heading_in, 0.46, 0.3 if share_x else 0.45
     panel_in = (height_in - above_in - below_in - gap_in * (rows - 1)) / rows
-    axes = drawn.subplots(rows, 1, squeeze=False, sharex=share_x, sharey=share_y)[:, 0].tolist()
+    axes = drawn.subplots(rows, columns, squeeze=False, sharex=share_x, sharey=share_y).ravel().tolist()
     drawn.subplots_adjust(
         left=left_in / WIDTH_IN,
         right=1 - 0.14 / WIDTH_IN,
         top=1 - above_in / height_in,
         bottom=below_in / height_in,
         hspace=gap_in / panel_in,
+        wspace=0.2,
     )
     found: list[Axes] = axes
     return found
@@ -114,11 +119,11 @@ def name_columns(names: Sequence[str]) -> int:
     return 3 if longest <= 17 else 2 if longest <= 30 else 1
 
 
-def patch(colour: str) -> Any:
+def patch(colour: str, *, edge: str = "none") -> Any:
     """A filled square for a legend."""
     from matplotlib.patches import Patch
 
-    return Patch(facecolor=colour)
+    return Patch(facecolor=colour, edgecolor=edge, linewidth=0.8)
 
 
 def panel_title(axes: "Axes", text: str, aside: str = "") -> None:
