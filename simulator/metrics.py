@@ -203,10 +203,11 @@ def _fragmentation(run: EngineRun) -> dict[str, float]:
     """How far free memory was in pieces, as ``1 - largest / free``, and GMLake's measure of a whole run.
 
     ``mean`` is over time, weighted by the free bytes (so an instant with little free counts little); ``at_oom`` is the
-    plain mean over the failed allocations that found any free byte; ``gmlake`` is 1 - peak used / peak allocated.
+    plain mean over the failed allocations that found any free byte (those that have a row); ``gmlake`` is 1 - peak
+    used / peak allocated.
     """
     recorder, events = run.recorder, run.ledger.events
-    at_oom = [1.0 - largest / free for *_, free, largest in events if free]
+    at_oom = [1.0 - event[6] / event[5] for event in events if event[5]]
     peak = recorder.allocated.peak
     return {
         "mean": _ratio(recorder.scattered.total, recorder.free.total),

@@ -16,6 +16,8 @@ from simulator.allocators.contiguous import ContiguousAllocator
 from simulator.allocators.paged import PagedAllocator, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.config import ContiguousConfig
+from simulator.scenario import parse_scenario
+from simulator.serving import ledger
 from simulator.serving.pool_map import CACHED, FREE, SHARED, PoolMap, grid, owners
 from simulator.showing import page as pages
 from simulator.showing.page import Drawing
@@ -27,6 +29,7 @@ from simulator.showing.plots.oom import event_counts
 from simulator.showing.plots.outcomes import outcome_shares
 from simulator.showing.report_data import Basis, ReportData, RunData
 from simulator.showing.tables import TABLES, read_tables, write_table
+from simulator.simulation import simulate
 
 CAPACITY = 2**30
 
@@ -86,7 +89,9 @@ def requests(outcomes: list[str]) -> dict[str, Any]:
 
 
 def events(times: list[float], causes: list[str]) -> dict[str, Any]:
-    return {"time_s": np.array(times), "cause": np.array(causes, dtype=object)}
+    cause = np.array(causes, dtype=object)
+    so_far = {f"{name}_so_far": np.cumsum(cause == name) for name in ("capacity", "fragmentation")}
+    return {"time_s": np.array(times), "cause": cause, **so_far}
 
 
 def run(name: str = "paged", rows: int = 50, **changes: Any) -> RunData:
@@ -218,6 +223,50 @@ def test_every_failure_is_counted_once_in_its_interval() -> None:
     assert counts["capacity"].tolist() == [1] + [0] * 9
     assert counts["fragmentation"].tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1]
     assert counts["too large"].tolist() == [0, 1, 0, 0, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("kept", [1, 7, 40])
+def test_failures_without_a_row_are_counted_where_they_were(
+    monkeypatch: pytest.MonkeyPatch, kept: int, replicas: int
+) -> None:
+    def failing(most: int) -> RunData:
+        monkeypatch.setattr(ledger, "MAX_EVENTS", most)
+        (found,) = simulate(parse_scenario(FAILING.format(replicas=replicas), Path())).runs
+        return RunData("a", found.summary, found.requests, found.timeline, found.oom_events, {})
+
+    whole, thin = failing(10**9), failing(kept)
+    total = sum(whole.summary["oom_events"].values())
+    assert len(whole.oom_events["time_s"]) == total > 120
+    rows = len(thin.oom_events["time_s"])
+    assert kept / 2 <= rows <= kept
+    not_of_all = {"wall_s": 0, "kv": 0, "instances": 0}
+    assert thin.summary | not_of_all == whole.summary | not_of_all
+    end_s = whole.summary["simulated_s"]
+    # The least that tells rows apart: each instance keeps one of so many, and so do all of them together.
+    stride = 2 ** int(np.ceil(np.log2(total / kept))) * 2 * replicas
+    _, exact = event_counts(whole, end_s, bins=20)
+    for cause in ("capacity", "fragmentation"):
+        at = whole.oom_events["time_s"][whole.oom_events["cause"] == cause]
+        assert exact[cause].tolist() == np.histogram(at, np.linspace(0, end_s, 21))[0].tolist()
+    _, counts = event_counts(thin, end_s, bins=20)
+    for cause, expected in exact.items():
+        assert counts[cause].sum() == expected.sum(), cause
+        assert (counts[cause] >= 0).all()
+        assert np.abs(np.cumsum(counts[cause]) - np.cumsum(expected)).max() <= stride
+
+
+FAILING = """\
+device: {{preset: 910B3, kv_capacity_bytes: 600MiB, replicas: {replicas}}}
+model: {{preset: llama-3.1-8b}}
+workload:
+  arrivals: {{process: poisson, rate: 30/s}}
+  prompt_tokens: {{dist: uniform, min: 10, max: 3000}}
+  output_tokens: {{dist: uniform, min: 1, max: 60}}
+  requests: 400
+engine: {{max_num_seqs: 64, max_model_len: 4096, on_oom: fail, step_time: 20ms}}
+allocators: [{{kind: contiguous, reserve: exact}}]
+"""
 
 
 def test_quantiles_go_from_the_least_to_the_greatest() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.scenario import parse_scenario
 from simulator.serving import recorder
-from simulator.showing.thinning import Thinning, counts_remark, memory_remark, thinning
+from simulator.showing.thinning import Thinning, counts_remark, failures_remark, memory_remark, thinning
 from simulator.simulation import simulate
 
 TEXT = """\
@@ -62,6 +62,14 @@ def test_the_picture_says_how_many_rows_were_kept_and_how_far_they_may_be_off() 
     assert "up to 2 GiB more was held (50 % of the pool, under b)" in said
     assert "within 0.2 % of the pool of the exact one" in said
     assert "batch.max in summary.json is exact" in counts_remark([told()], str)
+
+
+def test_failures_without_a_row_are_told() -> None:
+    assert failures_remark(100, 100, str) == ""
+    # 101 to 200 failures: every second has a row; 201 to 400: every fourth.
+    assert failures_remark(75, 150, str).startswith("Of 150 failed allocations 75 have a row")
+    assert failures_remark(75, 150, str).endswith("exact to 2 in an interval.")
+    assert failures_remark(90, 360, str).endswith("exact to 4 in an interval.")
 
 
 def test_a_timeline_that_is_whole_is_called_so() -> None:

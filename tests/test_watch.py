@@ -19,6 +19,7 @@ from simulator.scenario import Scenario, parse_scenario
 from simulator.serving.pool_map import CACHED, FREE, SHARED
 from simulator.serving.watching import together
 from simulator.showing import progress
+from simulator.showing.terminal import print_rows
 from simulator.showing.watch import FRAMES_PER_S, PoolWatch, cells, live_view
 from simulator.simulation import simulate
 
@@ -133,6 +134,22 @@ def test_progress_shows_time_left_and_the_oom_rate_after_a_second(monkeypatch: p
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with progress.reporting(enabled=True) as nobody:
         assert nobody is None
+
+
+@pytest.mark.parametrize("columns", [60, 100, 160])
+def test_a_narrow_terminal_cuts_no_figure_off(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    row = {"": "OOM rate [95 % CI]", "contiguous": "61.8 % [59.6 %, 63.9 %]"}
+    row |= {"contiguous_exact": "4.3 % [3.5 %, 5.3 %]"}
+    print_rows("", [row | {f"paged_{place}": "3.8 % [3 %, 4.7 %]" for place in range(3)}])
+    written = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", terminal.getvalue())
+    assert "…" not in written
+    assert max(map(len, written.splitlines())) <= columns
+    for figure in ("61.8", "59.6", "63.9", "4.3", "3.5", "5.3"):
+        assert figure in written
 
 
 def test_progress_of_many_runs_tells_their_oom_rate_so_far(scenario: Scenario) -> None:

@@ -154,7 +154,8 @@ class Retry:
         ended_s = float(table["finish_s"][rows[0]]) if len(rows) else float("nan")
         return Trial(
             label=label,
-            served=outcome == Outcome.completed.name and not len(refused),
+            # Of very many refusals not each has a row.
+            served=outcome == Outcome.completed.name and not str(table["oom_cause"][rows[0]]),
             outcome=outcome,
             refused_s=float(refused[0]) if len(refused) else None,
             ended_s=None if ended_s != ended_s else ended_s,

@@ -7,7 +7,6 @@ Columns are typed arrays, so a million requests take some 60 MB. Times are nanos
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Literal
 
 import numpy as np
@@ -23,8 +22,10 @@ OnOom = Callable[[Sequence, Shortfall, int, During], None]
 OnMove = Callable[[str, int], None]
 NEVER = -1
 CAUSES = ("capacity", "fragmentation")
-#: OOM events kept row by row; later ones are only counted
+#: OOM events kept row by row; when there are more, every second row goes, and from then on every second event
 MAX_EVENTS = 200_000
+#: when, whose, cause, whether decoding; bytes needed, free, free in one piece; events of each cause up to this one
+Event = tuple[int, int, int, int, int, int, int, int, int]
 #: the columns of a ledger, one row a request
 COLUMNS = (
     *("outcome", "arrived_ns", "started_ns", "first_token_ns", "finished_ns"),
@@ -81,7 +82,8 @@ class Ledger:
         self.stalls = 0
         self.padding_tokens = 0
         self.idle_preemptions = 0
-        self.events: list[tuple[int, int, int, int, int, int, int]] = []
+        self.events: list[Event] = []
+        self.event_stride = 1
         self.on_end = _nothing
         self.on_oom: OnOom | None = None
         self.on_move: OnMove | None = None
@@ -132,11 +134,18 @@ class Ledger:
     def oom(self, sequence: Sequence, shortfall: Shortfall, now: int, *, during: During) -> None:
         """An allocation failed."""
         cause = CAUSES.index(shortfall.cause)
+        number = self.oom_events["capacity"] + self.oom_events["fragmentation"]
         self.oom_events[shortfall.cause] += 1
         self.cause[sequence.request_id] = cause
-        if len(self.events) < MAX_EVENTS:
+        if number % self.event_stride == 0:
             needed, free, largest = shortfall.needed_bytes, shortfall.free_bytes, shortfall.largest_free_bytes
-            self.events.append((now, sequence.request_id, cause, int(during == "decode"), needed, free, largest))
+            capacity, fragmentation = self.oom_events["capacity"], self.oom_events["fragmentation"]
+            decoding = int(during == "decode")
+            row = (now, sequence.request_id, cause, decoding, needed, free, largest, capacity, fragmentation)
+            self.events.append(row)
+            if len(self.events) > MAX_EVENTS:
+                self.events = self.events[::2]
+                self.event_stride *= 2
         if self.on_oom is not None:
             self.on_oom(sequence, shortfall, now, during)
 
@@ -202,7 +211,7 @@ class Ledger:
         made = Ledger(0)
         for name in _COUNTS:
             setattr(made, name, getattr(self, name))
-        made.oom_events, made.events = self.oom_events, self.events
+        made.oom_events, made.events, made.event_stride = self.oom_events, self.events, self.event_stride
         for name in COLUMNS:
             column: array[int] = getattr(self, name)
             setattr(made, name, array(column.typecode, np.frombuffer(column, column.typecode)[rows].tobytes()))
@@ -215,13 +224,12 @@ class Ledger:
         for name in _COUNTS:
             setattr(made, name, sum(getattr(one, name) for one in ledgers))
         made.oom_events = {cause: sum(one.oom_events[cause] for one in ledgers) for cause in CAUSES}
-        events = [event for one in ledgers for event in one.events]
-        made.events = sorted(events, key=itemgetter(0))[:MAX_EVENTS]
+        made.events, made.event_stride = _in_order([one.events for one in ledgers])
         return made
 
     def event_columns(self) -> dict[str, np.ndarray]:
         """The OOM events as columns: times in seconds, bytes, cause and phase as words."""
-        rows = np.array(self.events, dtype=np.int64).reshape(-1, 7)
+        rows = np.array(self.events, dtype=np.int64).reshape(-1, 9)
         return {
             "time_s": rows[:, 0] / 1e9,
             "request_id": rows[:, 1],
@@ -230,7 +238,33 @@ class Ledger:
             "needed_bytes": rows[:, 4],
             "free_bytes": rows[:, 5],
             "largest_free_bytes": rows[:, 6],
+            "capacity_so_far": rows[:, 7],
+            "fragmentation_so_far": rows[:, 8],
         }
+
+
+def _in_order(instances: list[list[Event]]) -> tuple[list[Event], int]:
+    """The rows of several instances in the order of time, counted together; and one in how many was kept at last."""
+    rows: list[tuple[Event, int, int]] = []
+    for events in instances:
+        capacity = fragmentation = 0
+        for event in events:
+            rows.append((event, event[7] - capacity, event[8] - fragmentation))
+            capacity, fragmentation = event[7], event[8]
+    rows.sort(key=_time)
+    found: list[Event] = []
+    capacity = fragmentation = 0
+    for event, more_capacity, more_fragmentation in rows:
+        capacity, fragmentation = capacity + more_capacity, fragmentation + more_fragmentation
+        found.append((*event[:7], capacity, fragmentation))
+    stride = 1
+    while len(found) > MAX_EVENTS:
+        found, stride = found[::2], 2 * stride
+    return found, stride
+
+
+def _time(row: tuple[Event, int, int]) -> int:
+    return row[0][0]
 
 
 def _nothing(request_id: int, now: int) -> None:

@@ -84,9 +84,10 @@ def print_budget(budget: Summary, title: str) -> None:
 
 def _table(first: str = "", *others: str, right: bool = True) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True)
+    # A cell that does not fit goes on below: no figure is ever cut off.
+    table.add_column(first, overflow="fold")
     for heading in others:
-        table.add_column(heading, justify="right" if right else "left", no_wrap=right)
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
     return table
 
 

@@ -114,6 +114,18 @@ def _rows_remark(found: Sequence[Thinning], words: Translate) -> str:
     return words(text).format(**shown)
 
 
+def failures_remark(kept: int, total: int, words: Translate) -> str:
+    """That not each failed allocation has a row, where that is so."""
+    if kept >= total:
+        return ""
+    stride = 1 << (-(-total // kept) - 1).bit_length()
+    text = (
+        "Of {total} failed allocations {kept} have a row of their own; their number is exact to {stride} in an "
+        "interval."
+    )
+    return words(text).format(total=f"{total:,}", kept=f"{kept:,}", stride=stride)
+
+
 HEADINGS = ("", "rows kept", "of", "one every", "most held beyond two rows", "mean of the rows - exact mean")
 
 

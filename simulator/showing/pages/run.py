@@ -14,7 +14,7 @@ from simulator.showing.report_data import ReportData, RunData
 from simulator.showing.report_rows import NOBODY, ROWS, telling_rows, unserved
 from simulator.showing.report_tables import tables
 from simulator.showing.terminal import cause_shares
-from simulator.showing.thinning import counts_remark, memory_remark
+from simulator.showing.thinning import counts_remark, failures_remark, memory_remark
 from simulator.units import format_percent as percent
 from simulator.units import format_seconds
 
@@ -54,6 +54,10 @@ def remark(picture: str, data: ReportData, translate: Translate) -> str:
         return ""
     if picture == "memory_over_time":
         return memory_remark(found, translate)
+    if picture == "oom_events":
+        failed = [(sum(run.summary["oom_events"].values()), len(run.oom_events["time_s"])) for run in data.shown]
+        total, kept = max(failed)
+        return failures_remark(kept, total, translate)
     return counts_remark(found, translate) if picture == "queue_and_batch" else ""
 
 

@@ -22,12 +22,23 @@ def event_counts(
     run: "RunData", end_s: float, bins: int = _BINS
 ) -> "tuple[npt.NDArray[np.float64], dict[str, npt.NDArray[np.int64]]]":
     """Edges of equal intervals up to ``end_s`` and, by cause, failed allocations in each (``too large``: requests that
-    an empty pool could not hold, when they were turned away)."""
+    an empty pool could not hold, when they were turned away).
+
+    Of very many failed allocations not each has a row, but each row tells how many there were until then.
+    """
     edges = np.linspace(0.0, max(end_s, 1e-9), bins + 1)
-    events, requests = run.oom_events, run.requests
-    times = {cause: events["time_s"][events["cause"] == cause] for cause in ("capacity", "fragmentation")}
-    times["too large"] = requests["finish_s"][requests["outcome"] == "too_large"]
-    return edges, {cause: np.histogram(at, edges)[0] for cause, at in times.items()}
+    counts = {cause: _counted(run, cause, edges) for cause in ("capacity", "fragmentation")}
+    too_large = run.requests["finish_s"][run.requests["outcome"] == "too_large"]
+    return edges, {**counts, "too large": np.histogram(too_large, edges)[0]}
+
+
+def _counted(run: "RunData", cause: str, edges: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    so_far, total = run.oom_events[f"{cause}_so_far"], run.summary["oom_events"][cause]
+    before = np.searchsorted(run.oom_events["time_s"], edges, side="left")
+    before[-1] = len(so_far)
+    # What came after the last row is counted where that row is.
+    found: npt.NDArray[np.int64] = np.diff(np.concatenate([[0], so_far[:-1], [total]])[before])
+    return found if len(so_far) else np.zeros(len(edges) - 1, np.int64)
 
 
 def oom_events(data: "ReportData", words: style.Words) -> "style.Figure | None":
