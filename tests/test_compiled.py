@@ -18,6 +18,7 @@ WORLDS = {
     "llama70b_128k": ("workload.requests=120",),
     "llama70b_128k_preempt": ("workload.requests=120",),
     "azure_conv": ("workload.requests=150",),
+    "deepseek_mla": ("workload.requests=150", "engine.decode_context_parallel_size=8"),
     "fleet_64_cards": ("workload.requests=300", "device.replicas=3"),
 }
 

@@ -67,5 +67,5 @@ def test_what_is_not_checked_is_said_by_name_and_reason() -> None:
     left_out = reports.not_checked()
     assert all(one.what and one.why for one in left_out)
     page = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
-    assert all(f"- {one.what}: {one.why}" in page for one in left_out)
+    assert all(f"- **{one.what}**: {one.why}" in page for one in left_out)
     assert validate(["scheduler"]).to_dict()["not_checked"] == reports.as_plain(left_out)

@@ -61,7 +61,7 @@ def page_text(report: "validation.Report", drawn: dict[str, str]) -> str:
 def _not_checked() -> Iterator[str]:
     yield "\n## What is not checked\n"
     for one in reports.not_checked():
-        yield f"- {one.what}: {one.why}"
+        yield f"- **{one.what}**: {one.why}"
 
 
 def _rows(ids: Sequence[str]) -> Iterator[str]:
