@@ -3,6 +3,7 @@
 import re
 import struct
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from simulator.showing.plots.latency import quantiles
 from simulator.showing.plots.memory_time import layers
 from simulator.showing.plots.oom import event_counts
 from simulator.showing.plots.outcomes import outcome_shares
+from simulator.showing.plots.pool_map import moves, pool_close_up
 from simulator.showing.report_data import Basis, ReportData, RunData
 from simulator.showing.tables import TABLES, read_tables, write_table
 from simulator.simulation import simulate
@@ -138,7 +140,7 @@ def test_every_title_asks_a_question_and_axes_have_units() -> None:
         for name, picture in PICTURES.items():
             drawn = picture(data, str)
             if drawn is None:
-                assert name == "pool_map"
+                assert name.startswith("pool_")
                 continue
             assert drawn.texts[0].get_text().endswith("?")
             labelled = [axes.get_xlabel() for axes in drawn.axes if axes.get_xlabel()]
@@ -366,6 +368,45 @@ def test_snapshots_stay_few_and_regular_however_long_the_run() -> None:
     gaps = np.diff(times[:-1])
     assert gaps.max() <= 2 * gaps.min() + 0.2
     assert (held == FREE).all()
+
+
+def test_a_close_up_has_every_page_of_a_stretch_and_says_when_pages_were_moved() -> None:
+    allocator = PagedAllocator(plain_layout(page_tokens=16, bytes_per_token=2), max_pages=1000)
+    holdings: list[Any] = []
+    watched = PoolMap(allocator)
+    running: Any = SimpleNamespace(place=0, now_ns=0, scheduler=SimpleNamespace(live_holdings=lambda: holdings))
+    naive = []
+    for step, moved in enumerate((0, 0, 512, 512, 2048)):
+        holding = allocator.admit(demand(step, 16 * 30), 16 * 30)
+        assert holding is not None
+        holdings.append(holding)
+        allocator.totals.moved_bytes = moved
+        running.now_ns = step * 10**9
+        watched.observe(running)
+        owner = [FREE] * 1000
+        for one in holdings:
+            for page in one.pages:
+                owner[page] = one.demand.request_id
+        naive.append(owner)
+    columns = watched.columns(5.0)
+    times, held = grid(columns, "close_up")
+    assert times.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    first = columns["address_bytes"][columns["close_up"] == 1][0] // 32
+    assert held.shape == (5, 128)
+    assert held.tolist() == [owner[first : first + 128] for owner in naive]
+    assert (held >= 0).any(), "the stretch lies where a pool is used first"
+    mapped = RunData("a", summary(max_pages=1000, kv_capacity_bytes=32_000), {}, {}, {}, columns)
+    assert moves(mapped)[1].tolist() == [0, 0, 512, 0, 1536]
+    sampled = columns["address_bytes"][columns["sampled"] == 1][:256] // 32
+    assert grid(columns)[1].tolist() == [[owner[page] for page in sampled] for owner in naive]
+    with style.styled():
+        drawn = pool_close_up(report(mapped), str)
+        plain = replace(mapped, pool_map=columns | {"moved_bytes": np.zeros_like(columns["moved_bytes"])})
+        assert pool_close_up(report(plain), str) is None, "nothing is shared or moved"
+    assert drawn is not None
+    assert drawn.axes[0].get_ylabel() == "page"
+    (marks,) = drawn.axes[0].get_lines()
+    assert np.asarray(marks.get_xdata()).tolist() == [2.0, 4.0]
 
 
 def test_an_unlimited_pool_has_no_map() -> None:

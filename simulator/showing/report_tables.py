@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simulator.serving.pool_map import CACHED, FREE, SHARED, grid
 from simulator.showing import thinning
 from simulator.showing.plots import style
 from simulator.showing.plots.batch import PANELS as COUNTS
@@ -14,10 +15,13 @@ from simulator.showing.plots.latency import PANELS as LATENCIES
 from simulator.showing.plots.memory_time import layers
 from simulator.showing.plots.oom import event_counts
 from simulator.showing.plots.outcomes import outcome_shares
+from simulator.showing.plots.pool_map import moves
 from simulator.units import format_bytes, format_seconds
 from simulator.units import format_percent as percent
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from simulator.showing.report_data import Basis, ReportData, RunData
 
 _INSTANTS = 24
@@ -124,10 +128,35 @@ def _budget(data: "ReportData") -> list[Table]:
     return budget_tables(data.bases)
 
 
+def _close_up(data: "ReportData") -> list[Table]:
+    """At some instants: who holds the neighbouring pages, in how many pieces the free ones lie, what was moved."""
+    found = []
+    for run in data.shown:
+        if not len(run.pool_map.get("time_s", ())) or not run.pool_map["close_up"].any():
+            continue
+        times, owners = grid(run.pool_map, "close_up")
+        moved = np.cumsum(moves(run)[1])
+        kept = np.unique(np.linspace(0, len(times) - 1, min(len(times), _INSTANTS)).round().astype(int))
+        rows = [(format_seconds(times[at]), *_pages_told(owners[at]), format_bytes(int(moved[at]))) for at in kept]
+        found.append(Table(run.name, ("at", *_PAGES, "moved until then"), tuple(rows)))
+    return found
+
+
+_PAGES = ("pages held by one", "shared", "cached", "free", "free pieces")
+
+
+def _pages_told(owners: "npt.NDArray[np.int64]") -> tuple[str, ...]:
+    free = owners == FREE
+    pieces = int(np.count_nonzero(free[1:] & ~free[:-1])) + int(free[0])
+    counts = (owners >= 0, owners == SHARED, owners == CACHED, free)
+    return (*(f"{np.count_nonzero(count):,}" for count in counts), f"{pieces:,}")
+
+
 _TABLES: dict[str, Callable[["ReportData"], list[Table]]] = {
     "outcomes": _outcomes,
     "memory_over_time": _memory,
     "oom_events": _events,
+    "pool_close_up": _close_up,
     "queue_and_batch": _queue,
     "latency": _latency,
     "hbm_budget": _budget,

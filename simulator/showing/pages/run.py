@@ -176,6 +176,8 @@ CAPTIONS = {
     "free, but no placement exists. Too large: an empty pool could not hold the request. An engine that preempts makes "
     "room and goes on.",
     "pool_map": "One address in every few is looked at, so shares are right and single pages may be missing.",
+    "pool_close_up": "Pages near the beginning of the pool, each of them: whole runs, holes, shared pages, and what "
+    "moves make of them. A mark: pages were moved anywhere in the pool since the snapshot before.",
     "queue_and_batch": "Each point is the most in its interval.",
     "latency": "Only completed requests count: an allocator that turns many away serves the others sooner.",
     "hbm_budget": "What the KV pool is left with.",

@@ -13,7 +13,7 @@ from simulator.showing.plots.latency import latency
 from simulator.showing.plots.memory_time import memory_over_time
 from simulator.showing.plots.oom import oom_events
 from simulator.showing.plots.outcomes import outcomes
-from simulator.showing.plots.pool_map import pool_map
+from simulator.showing.plots.pool_map import pool_close_up, pool_map
 
 if TYPE_CHECKING:
     from simulator.showing.plots.style import Figure, Words
@@ -29,6 +29,7 @@ PICTURES: dict[str, Picture] = {
     "memory_over_time": memory_over_time,
     "oom_events": oom_events,
     "pool_map": pool_map,
+    "pool_close_up": pool_close_up,
     "queue_and_batch": queue_and_batch,
     "latency": latency,
     "hbm_budget": lambda data, words: hbm_budget(data.bases, words),

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from simulator.serving.pool_map import CACHED, FREE, SHARED, grid
 from simulator.showing.plots import style
-from simulator.showing.plots.style import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW
+from simulator.showing.plots.style import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, YELLOW
 
 if TYPE_CHECKING:
     from simulator.showing.report_data import ReportData, RunData
@@ -33,7 +33,7 @@ def _rgba(colour: str) -> tuple[int, int, int, int]:
 
 def pool_map(data: "ReportData", words: style.Words) -> "style.Figure | None":
     """One panel an allocator."""
-    runs = [run for run in data.shown if len(run.pool_map.get("time_s", ()))][: style.MAX_SHOWN]
+    runs = [run for run in data.shown if _is_mapped(run)][: style.MAX_SHOWN]
     if not runs:
         return None
     title = words("Who holds which addresses of the pool?")
@@ -44,27 +44,90 @@ def pool_map(data: "ReportData", words: style.Words) -> "style.Figure | None":
         style.panel_title(panel, run.name)
         panel.set_ylabel(f"{words('address')} [GiB]")
     style.time_axes(axes, [data.axis_end_s(run) for run in runs], words)
-    entries = [
+    style.legend(drawn, title, _entries(words), columns=2)
+    return drawn
+
+
+def pool_close_up(data: "ReportData", words: style.Words) -> "style.Figure | None":
+    """Neighbouring pages, one panel an allocator, where pages are shared or moved; moves are marked."""
+    runs = [run for run in data.shown if _is_mapped(run) and run.pool_map["close_up"].any()][: style.MAX_SHOWN]
+    if not any(moves(run)[1].any() or (grid(run.pool_map, "close_up")[1] == SHARED).any() for run in runs):
+        return None
+    title = words("How do neighbouring pages change hands?")
+    drawn = style.figure(title, height_in=style.top_in(title, legend_rows=3) + 0.66 + 1.7 * len(runs))
+    axes = style.panels(drawn, title, len(runs), legend_rows=3, left_in=0.8, share_x=data.shares_time)
+    for panel, run in zip(axes, runs, strict=True):
+        times, owners = grid(run.pool_map, "close_up")
+        first = _first_page(run)
+        _cells(panel, run, data.end_s, times, owners, bottom=first, top=first + owners.shape[1])
+        _mark_moves(panel, run, data.end_s, top=first + 1.03 * owners.shape[1])
+        style.panel_title(panel, run.name)
+        panel.set_ylabel(words("page"))
+    style.time_axes(axes, [data.axis_end_s(run) for run in runs], words)
+    moved = [(words("pages were moved"), _triangle())] if any(moves(run)[1].any() for run in runs) else []
+    style.legend(drawn, title, [*_entries(words), *moved], columns=2)
+    return drawn
+
+
+def moves(run: "RunData") -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """The instants of the snapshots, and the bytes moved within the pool since the one before."""
+    times, owners = grid(run.pool_map, "close_up")
+    until = run.pool_map["moved_bytes"][np.asarray(run.pool_map["close_up"], bool)][:: owners.shape[1]]
+    return times, np.diff(until, prepend=0)
+
+
+def _mark_moves(panel: "style.Axes", run: "RunData", axis_end_s: float, *, top: float) -> None:
+    times, moved = moves(run)
+    at = times[moved > 0] / style.time_scale(axis_end_s)[0]
+    panel.plot(at, np.full(len(at), top), color=INK, marker="v", markersize=3, linestyle="", clip_on=False)
+
+
+def _first_page(run: "RunData") -> int:
+    first = run.pool_map["address_bytes"][np.asarray(run.pool_map["close_up"], bool)][0]
+    return int(first) * int(run.summary["max_pages"]) // int(run.summary["kv_capacity_bytes"])
+
+
+def _triangle() -> object:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=INK, marker="v", markersize=4, linestyle="")
+
+
+def _is_mapped(run: "RunData") -> bool:
+    return bool(len(run.pool_map.get("time_s", ())))
+
+
+def _entries(words: style.Words) -> list[tuple[str, Any]]:
+    return [
         (words("held (a colour a request, nine in turn)"), style.patch(BLUE)),
         (words("shared by several sequences"), style.patch(SHARED_COLOUR)),
         (words("cached, held by nobody"), style.patch(CACHED_COLOUR)),
         (words("free: empty"), style.patch("none", edge=GREY)),
     ]
-    style.legend(drawn, title, entries, columns=2)
-    return drawn
 
 
 def _draw(panel: "style.Axes", run: "RunData", axis_end_s: float) -> None:
-    scale, _ = style.time_scale(axis_end_s)
-    end_s = run.summary["simulated_s"]
     times, owners = grid(run.pool_map)
-    capacity = run.summary["kv_capacity_bytes"] / 2**30
+    _cells(panel, run, axis_end_s, times, owners, top=run.summary["kv_capacity_bytes"] / 2**30)
+
+
+def _cells(
+    panel: "style.Axes",
+    run: "RunData",
+    axis_end_s: float,
+    times: npt.NDArray[np.float64],
+    owners: npt.NDArray[Any],
+    *,
+    bottom: float = 0.0,
+    top: float,
+) -> None:
+    """Owners [T, addresses] as coloured cells; addresses go from ``bottom`` to ``top``."""
+    scale, _ = style.time_scale(axis_end_s)
     # Snapshots are not exactly equidistant: each one is shown until the next.
-    edges = np.append(times, max(end_s, times[-1]))
+    edges = np.append(times, max(run.summary["simulated_s"], times[-1]))
     columns = np.clip(np.searchsorted(edges, np.linspace(0, edges[-1], 400), side="right") - 1, 0, len(times) - 1)
     cells = cell_colours(owners[columns].T)
-    panel.imshow(
-        cells, aspect="auto", origin="lower", interpolation="nearest", extent=(0, edges[-1] / scale, 0, capacity)
-    )
+    extent = (0, edges[-1] / scale, bottom, top)
+    panel.imshow(cells, aspect="auto", origin="lower", interpolation="nearest", extent=extent)
     panel.grid(False)
     panel.locator_params(axis="y", nbins=4)
