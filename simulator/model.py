@@ -27,6 +27,7 @@ __all__ = [
     "LayerShape",
     "Model",
     "ModelConfig",
+    "hub_id",
     "kv_dtype_bytes",
     "load_model",
     "model_aliases",
@@ -66,6 +67,14 @@ def model_names() -> list[str]:
 def model_aliases() -> dict[str, str]:
     """Lower-case Hugging Face id to catalogue name."""
     return {alias.lower(): name for name in model_names() for alias in _preset(name).get("aliases", ())}
+
+
+def hub_id(preset: str) -> str:
+    """The Hugging Face id of a preset, which its engines load it by: the one that was given, else its first."""
+    if "/" in preset:
+        return preset.strip()
+    name = _preset_name(preset)
+    return str(next(iter(_preset(name).get("aliases", ())), name))
 
 
 def load_model(config: ModelConfig, base_dir: Path | None = None) -> Model:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import refresh_tables
+from docs import refresh_planner, refresh_tables
 from docs.refresh_tables import DOCS, PAGES, QUICK, TABLES, language_of, refresh, tables_in
 
 MARKED = [(DOCS / page, name, text) for page in PAGES for name, text in tables_in(DOCS / page)]
@@ -40,3 +40,33 @@ def test_a_refresh_replaces_only_what_it_was_asked_for(tmp_path: Path, monkeypat
     monkeypatch.setattr(refresh_tables, "TABLES", fakes)
     refresh(page, ["one"])
     assert page.read_text() == "before\n<!-- table: one -->\n| new zh |\n\n<!-- table: two -->\n| kept |\n\nafter\n"
+
+
+# ---- docs/planner.md, which has a script of its own
+
+
+PLANNER = refresh_planner.PAGE.read_text(encoding="utf-8")
+
+
+def test_every_table_of_the_planner_s_page_is_computed_and_every_one_that_can_be_is_shown() -> None:
+    shown = refresh_tables.TABLE.findall(PLANNER)
+    assert sorted(name for _, name, _ in shown) == sorted(refresh_planner.TABLES)
+    assert PLANNER.count("<!-- table: ") == len(shown)
+    assert all(len(text.splitlines()) > 2 for *_, text in shown), "a table without rows"
+
+
+def test_every_output_of_the_planner_s_page_is_a_command_s() -> None:
+    shown = refresh_planner.OUTPUT.findall(PLANNER)
+    assert PLANNER.count("<!-- output of: ") == PLANNER.count("```text") == len(shown)
+    assert {command.split()[0] for _, command, *_ in shown} == {"simulate", "pytest"}
+    assert all(text.strip() for *_, text, _ in shown), "a block without output"
+
+
+def test_a_refresh_of_nothing_leaves_the_planner_s_page_as_it_is() -> None:
+    assert refresh_planner.refreshed(PLANNER, lambda _: False) == PLANNER
+
+
+def test_a_refresh_runs_the_scenario_that_the_planner_s_page_shows() -> None:
+    page = PLANNER + "\n<!-- output of: simulate memory chat.yaml --format json -->\n```text\nold\n```\n"
+    new = refresh_planner.refreshed(page, lambda what: what == "simulate memory chat.yaml --format json")
+    assert new.startswith(PLANNER) and '"max_model_len": 8192' in new and "old\n```" not in new

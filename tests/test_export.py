@@ -238,3 +238,12 @@ def test_an_unknown_engine_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_refusal_names_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--for", "cann-recipes", "--allocator", "paged_cow") == 2
     assert "serve.yaml:" in capsys.readouterr().err
+
+
+def test_a_model_is_loaded_by_the_name_that_was_given_for_it() -> None:
+    assert shlex.split(made("vllm").text, comments=True)[2] == "meta-llama/Llama-3.1-8B"
+    for change, served in (
+        ("model={preset: meta-llama/Llama-3.1-8B-Instruct}", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("model={preset: llama-3.1-8b, name: our own}", "our own"),
+    ):
+        assert shlex.split(made("vllm", change).text, comments=True)[2] == served

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from simulator.planning.size import SizeAnswer, size
 from simulator.planning.sizing import Effort
 from simulator.planning.statistics import share
 from simulator.planning.target import Goal, Target, parse_goal, parse_target
-from simulator.planning.tasks import one_by_one
+from simulator.planning.tasks import Found, Task, one_by_one
 from simulator.planning.trial import Observation, Trial, observe
 from simulator.scenario import Scenario, parse_scenario
 from simulator.showing.size_document import size_document
@@ -202,6 +203,28 @@ def test_a_pool_that_is_not_known_has_the_expected_loss_of_the_interval() -> Non
     document = size_document(answer)["pool_interval"]
     assert document["probability_enough"] == pytest.approx(0.5)
     assert document["expected"]["oom_rate"] == found.expected_oom_rate.value
+
+
+def test_an_interval_without_a_page_is_refused_before_anything_is_searched() -> None:
+    done = []
+
+    def counting(function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[tuple[int, Found]]:
+        for index, found in one_by_one(function, tasks):
+            done.append(index)
+            yield index, found
+
+    goal, effort = Goal((Target("oom", 0.09),)), Effort(first=2, most=4)
+    with pytest.raises(InputError, match="--pool-interval: the low end holds not even one page"):
+        size(
+            loss_system(5, requests=50),
+            0,
+            goal,
+            confidence=0.95,
+            effort=effort,
+            runner=counting,
+            interval=PoolInterval(16 * 131_071, 2**30),
+        )
+    assert len(done) == effort.first, "the demand tells how large a page is"
 
 
 def test_a_device_says_how_far_its_pool_may_be_off(roomy: Scenario) -> None:

@@ -94,6 +94,12 @@ def parse_interval(text: str) -> PoolInterval:
     return found
 
 
+def check_pages(interval: PoolInterval, page_bytes: int) -> None:
+    """Raises ``InputError`` when not even one page is there for sure."""
+    if interval.pages(page_bytes)[0] < 1:
+        raise InputError([Problem(option="--pool-interval", message="the low end holds not even one page")])
+
+
 def device_interval(scenario: Scenario) -> PoolInterval | None:
     """The interval that the device's ``pool_uncertainty_bytes`` makes of the budget; ``None`` without one."""
     spread, left = scenario.loaded_device.pool_uncertainty_bytes, scenario.budget.kv_bytes_available
@@ -110,10 +116,8 @@ def uncertain(
     replications: int,
     confidence: float,
 ) -> Uncertain:
-    """The figures over ``interval``; ``needed_pages`` are those that meet the goal. Raises ``InputError``."""
+    """The figures over ``interval``, which is of whole pages; ``needed_pages`` are those that meet the goal."""
     sizes = interval.pages(page_bytes)
-    if sizes[0] < 1:
-        raise InputError([Problem(option="--pool-interval", message="the low end holds not even one page")])
     points = tuple(_point(sampler, goal, pages, replications, confidence) for pages in sizes)
     return Uncertain(
         interval=interval,

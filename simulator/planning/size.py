@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from simulator.planning import rare_targets
 from simulator.planning.demand import Demand, demand
 from simulator.planning.limits import Way, hbm_limit_pages, ways_to_hold
-from simulator.planning.pool_interval import PoolInterval, Uncertain, uncertain
+from simulator.planning.pool_interval import PoolInterval, Uncertain, check_pages, uncertain
 from simulator.planning.rare_targets import is_rare
 from simulator.planning.sensitivity import Effect, sensitivity
 from simulator.planning.size_points import Search, SizePoint, cliff_ratio, curve, look_around, point
@@ -87,14 +87,9 @@ def size(
 
     ``with_sensitivity``: also which assumptions it depends on, in some twenty runs more.
     """
-    demands: list[Demand] = []
-    interrupted = False
-    try:
-        extend(demands, runner, demand, [Trial(scenario, index, number) for number in range(effort.first)])
-    except KeyboardInterrupt:
-        if not demands:
-            raise  # nothing is known
-        interrupted = True
+    demands, interrupted = _demands(scenario, index, effort, runner)
+    if interval is not None:
+        check_pages(interval, demands[0].page_bytes)
     warmup_s = max(one.warmup_s for one in demands)
     guess = max(_guess(demands, target) for target in goal.targets)
     hbm_limit, requests = hbm_limit_pages(scenario, index), scenario.requests()
@@ -127,7 +122,7 @@ def size(
         smaller=known.found.below if known.found else task.limit_pages,
         bounds=known.bounds,
         cliff_ratio=known.cliff_ratio,
-        curve=curve(task, known.recommended),
+        curve=known.curve or curve(task, known.recommended),
         ways=_ways(task, known.recommended, hbm_limit),
         warmup_s=warmup_s,
         interval=interval,
@@ -135,6 +130,18 @@ def size(
         interrupted=known.interrupted,
         effects=known.effects,
     )
+
+
+def _demands(scenario: Scenario, index: int, effort: Effort, runner: Runner) -> tuple[list[Demand], bool]:
+    """The demand in each replication of the search, and whether Ctrl-C came; it goes on where nothing is known."""
+    demands: list[Demand] = []
+    try:
+        extend(demands, runner, demand, [Trial(scenario, index, number) for number in range(effort.first)])
+    except KeyboardInterrupt:
+        if not demands:
+            raise
+        return demands, True
+    return demands, False
 
 
 @dataclass(slots=True)
@@ -145,6 +152,7 @@ class _Known:
     interrupted: bool
     found: Found | None = None
     recommended: SizePoint | None = None
+    curve: tuple[SizePoint, ...] = ()
     cliff_ratio: float | None = None
     uncertain: Uncertain | None = None
     effects: tuple[Effect, ...] = ()
@@ -168,6 +176,7 @@ def _find_out(
             known.recommended = point(task, task.unseen, pages)
             look_around(task, pages)
             known.cliff_ratio = cliff_ratio(task, pages)
+        known.curve = curve(task, known.recommended)  # without the sizes of the interval
         if interval is not None:
             known.uncertain = _over(task, interval, page_bytes, pages)
         if with_sensitivity:

@@ -6,6 +6,7 @@ Rules: vLLM's ``CacheConfig`` and ``SchedulerConfig``; vllm-ascend's attention b
 
 import shlex
 
+from simulator.model import hub_id
 from simulator.showing.export_base import Export, Refusals, Setting, Wanted
 
 _BLOCK_SIZES = {"vllm": (1, 8, 16, 32, 64, 128), "vllm-ascend": (128,)}
@@ -99,5 +100,10 @@ def _command(want: Wanted, settings: tuple[Setting, ...]) -> str:
     """A command for a POSIX shell; each option's comment stands above it, where a shell allows one."""
     comments = [f"# {one.name}: {one.comment}" for one in settings if one.comment]
     words = [one.name if one.value is True else f"{one.name} {one.value}" for one in settings]
-    name = shlex.quote(want.scenario.loaded_model.name)
-    return "\n".join([*comments, " \\\n  ".join([f"vllm serve {name}", *words])])
+    return "\n".join([*comments, " \\\n  ".join([f"vllm serve {shlex.quote(_served(want))}", *words])])
+
+
+def _served(want: Wanted) -> str:
+    """What to load: a model of the catalogue by its Hugging Face id, another one by its name."""
+    model = want.scenario.model
+    return want.scenario.loaded_model.name if model.preset is None or model.name else hub_id(model.preset)

@@ -215,12 +215,15 @@ def _interval_row(
 
 
 def spelled(estimate: Estimate, target: Target) -> str:
-    """A target's figure with its interval where it has one; times without."""
+    """A target's figure with its interval where it has one: a single replication gives none of a time."""
     if target.name in PROPORTIONS:
         return f"{percent(estimate.value)} [{percent(estimate.low)}, {percent(estimate.high)}]"
     if target.is_share:
         return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
-    return format_seconds(estimate.value)
+    if not math.isfinite(estimate.high):
+        return format_seconds(estimate.value)
+    low, high = max(0.0, estimate.low), estimate.high
+    return f"{format_seconds(estimate.value)} [{format_seconds(low)}, {format_seconds(high)}]"
 
 
 def _row(answer: SizeAnswer, one: SizePoint) -> dict[str, str]:
@@ -254,6 +257,6 @@ _COLUMNS = {
 
 
 def _room(answer: SizeAnswer, pages: int) -> str:
-    if pages > answer.hbm_limit_max_pages and answer.uncertain is None:
+    if pages > answer.hbm_limit_max_pages and answer.interval is None:
         return "beyond the budget"
     return "" if pages <= answer.limit_pages else "beyond the low end"
