@@ -319,6 +319,15 @@ def test_allocators_that_lose_the_same_are_told_apart_by_their_first_tokens() ->
     assert lead(lossless("a", 2.0), lossless("b", None)) == nobody
 
 
+def test_allocators_without_a_panel_are_told(simulate: Run, tmp_path: Path) -> None:
+    many = "".join(f"  - {{kind: paged, label: p{place}, page_size: 16}}\n" for place in range(9))
+    text = re.sub(r"allocators:\n.*", f"allocators:\n{many}", VALID, flags=re.DOTALL)
+    (tmp_path / "x.yaml").write_text(text)
+    assert simulate("run", "x.yaml", "--out", "out")[0] == 0
+    html = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Pictures over time show the first 8 of 9." in html
+
+
 def test_every_figure_of_the_table_has_its_formula_and_its_place_in_the_summary(folder: Path) -> None:
     (run, _) = read(folder / "summary.json")["runs"]
     for row in ROWS:

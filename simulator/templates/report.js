@@ -39,7 +39,7 @@
       line.setAttribute(name, value.toFixed(2));
     }
   };
-  const percent = (part, whole) => `${(100 * part / whole).toFixed(part && part < whole / 10 ? 1 : 0)} %`;
+  const percent = (part, whole) => `${(100 * part / whole).toFixed(part && part < whole / 10 ? 1 : 0)}\u00a0%`;
 
   const show = () => {
     const time = end * Number(range.value) / Number(range.max);
@@ -68,9 +68,11 @@
       }
       const all = map.addresses;
       document.getElementById(`strip-text-${index}`).textContent =
-        `${map.name}: ${words.held} ${percent(all - free - cached, all)}, ${words.requests} ${holders.size}, ` +
-        `${words.shared} ${percent(shared, all)}, ${words.cached} ${percent(cached, all)}, ` +
-        `${words.free} ${percent(free, all)}, ${words.longest} ${percent(longest, all)}`;
+        map.name + words.colon + [
+          `${words.held} ${percent(all - free - cached, all)}`, `${words.requests} ${holders.size}`,
+          `${words.shared} ${percent(shared, all)}`, `${words.cached} ${percent(cached, all)}`,
+          `${words.free} ${percent(free, all)}`, `${words.longest} ${percent(longest, all)}`,
+        ].join(words.comma);
     });
   };
   range.addEventListener("input", show);

@@ -71,6 +71,9 @@ def _figures(data: ReportData, translate: Translate) -> Figures:
     lonely = [name for name, summary in compared.items() if unserved(summary)]
     if lonely:
         notes.append(translate(NOBODY).format(names=translate(", ").join(lonely)))
+    if len(data.shown) > style.MAX_SHOWN:
+        text = "Pictures over time show the first {shown} of {all}."
+        notes.append(translate(text).format(shown=style.MAX_SHOWN, all=len(data.shown)))
     return Figures(
         title="Allocators side by side",
         headings=("", *compared),
