@@ -30,6 +30,7 @@ SOURCES = (
     "simulator/kernels/decode_attention.py",
     "simulator/kernels/roofline.py",
     "simulator/kernels/step_load.py",
+    "simulator/planning/cache_policies.py",
 )
 #: what mypyc cannot compile (packages, exceptions), and what takes little time
 LEFT_OUT = (
