@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from simulator.config import EngineConfig
 from simulator.device import Device
 from simulator.kernels import roofline
-from simulator.kernels.decode_attention import attention_seconds, group_attention
+from simulator.kernels.batch_attention import BatchAttention
+from simulator.kernels.decode_attention import group_attention
 from simulator.kernels.stages import StageCost, breakdown
 from simulator.kernels.step_load import Lengths, StepLoad
 from simulator.kernels.tiles import KernelOptions
@@ -104,7 +105,7 @@ class StepCost:
         self.head = roofline.output_head(device, model, tp=self.tp)
         self.kv_write = roofline.kv_write(device, token_bytes=self.token_bytes)
         self.launches_s = launches(model, self.tp, dcp) * device.launch_s
-        self._attention = attention_seconds(self.groups)
+        self.attention = BatchAttention(self.groups, device.launch_s)
         self._base = lru_cache(maxsize=KNOWN_BASES)(self._base_s)
         self.fixed_ns = None if engine.step_time is None else max(1, round(engine.step_time * NS_PER_S))
 
@@ -129,7 +130,7 @@ class StepCost:
     def _compute_s(self, load: StepLoad) -> float:
         sequences, prefill_tokens = load.decode_sequences, load.prefill_tokens
         base = self._base(sequences + prefill_tokens, load.sampled_sequences, sequences + load.prefill_sequences)
-        attention = self._attention(
+        attention = self.attention.seconds(
             sequences,
             load.decode_context_tokens,
             load.decode_pages,
@@ -157,7 +158,7 @@ class StepCost:
         if self.fixed_ns is not None:
             return self.fixed_ns
         base = self._base(sequences, sequences, sequences)
-        attention = self._attention(sequences, context_tokens, pages, windowed_tokens, lengths)
+        attention = self.attention.seconds(sequences, context_tokens, pages, windowed_tokens, lengths)
         nanoseconds = round((base + attention) * NS_PER_S)
         return nanoseconds if nanoseconds > 1 else 1
 
@@ -169,15 +170,22 @@ class StepCost:
 
         if self.fixed_ns is not None:
             return np.full(np.shape(context_tokens), self.fixed_ns, np.int64)
-        if len(context_tokens) < SHORT_ARRAY and not any(group.kernel.needs_lengths for group in self.groups):
-            columns = (context_tokens, pages, windowed_tokens)
-            rows = zip(*(column.tolist() for column in columns), strict=True)
-            return np.array([self.decode_ns(sequences, *sums) for sums in rows], np.int64)
-        attention = np.zeros(np.shape(context_tokens))
-        for group in self.groups:
-            attention = attention + group.seconds_array(sequences, context_tokens, pages, windowed_tokens, lengths)
+        columns: tuple[Any, Any, Any] = (context_tokens, pages, windowed_tokens)
+        if len(context_tokens) < SHORT_ARRAY and not self.attention.needs_lengths:
+            by_sums, steps = self.attention.by_sums, zip(*(column.tolist() for column in columns), strict=True)
+            attention = np.array([by_sums(sequences, tokens, read, windowed, None) for tokens, read, windowed in steps])
+        else:
+            attention = self.attention.seconds_array(sequences, *columns, lengths)
+        skews = self.attention.skews(sequences, columns, lengths)
+        if skews is not None:
+            attention = attention * np.array(skews)
         seconds = self._base(sequences, sequences, sequences) + attention
         return np.maximum(1, np.rint(seconds * NS_PER_S).astype(np.int64))
+
+    def skew(self, load: StepLoad) -> float:
+        """How much longer the decodes' attention takes than sums over them tell."""
+        sums = load.decode_sequences, load.decode_context_tokens, load.decode_pages, load.decode_windowed_tokens
+        return self.attention.skew(sums, load.decode_lengths)
 
     def breakdown(self, load: StepLoad) -> tuple[StageCost, ...]:
         """The step as seven stages, whatever ``engine.step_time`` says."""

@@ -7,7 +7,8 @@ with the most steps: the longest of the three stages plus the time to fill and d
 sum when the tile buffer holds one tile. ``kernel_cycles`` plays the same launch event by event.
 
 Sums over the batch (sequences, tokens, pages) give its time in O(1), whatever the batch size (``mean_share``). They
-leave open which sequences a core has; with every context known each core's share is (``kernel_known``), in O(batch).
+leave open which sequences a core has; with every context known each core's share is, in O(batch): in one walk for the
+usual kernel (``kernel_walk``), as arrays over cores for any (``kernel_known``).
 """
 
 from collections.abc import Callable
@@ -18,11 +19,16 @@ from typing import Any
 from simulator.device import Device
 from simulator.kernels.compute import TileCompute, tile_compute
 from simulator.kernels.dma import Dma, make_dma
-from simulator.kernels.kernel_fast import Seconds, fast_array, fast_seconds
+from simulator.kernels.kernel_fast import fast_array
 from simulator.kernels.kernel_form import KernelForm, Timing
 from simulator.kernels.kernel_share import mean_share
+from simulator.kernels.kernel_sums import KernelSums, is_usual
+from simulator.kernels.kernel_walk import CoreWalk
 from simulator.kernels.step_load import Lengths
 from simulator.kernels.tiles import QUERY_BYTES, TABLE_ENTRY_BYTES, AttentionShape, KernelOptions, TilePlan, plan_tiles
+
+# (sequences, tokens, pages) -> seconds
+Seconds = Callable[[int, float, float], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +98,14 @@ class PagedKernel:
             query_bytes=self.query_bytes,
         )
         #: ``seconds`` of at least one sequence by sums, for inner loops
-        self.sums_seconds: Seconds = fast_seconds(self.form, device.cores) or self._form_seconds
-        self._usual = self.sums_seconds != self._form_seconds
+        self.sums: KernelSums | None = KernelSums(self.form, device.cores) if is_usual(self.form) else None
+        self.sums_seconds: Seconds = self._form_seconds if self.sums is None else self.sums.seconds
         #: whether sums mislead, even about equal sequences: with one tile buffer, or with many
         self.needs_lengths = plan.buffers != 2
+        #: the walk over every length, for two tile buffers, pages one by one and ids through the cache
+        self.walk: CoreWalk | None = None
+        if plan.buffers == 2 and plan.group_pages == 1 and self.options.table == "dcache":
+            self.walk = CoreWalk(self.form, device.cores, window)
 
     def seconds(self, sequences: int, tokens: float, pages: float, lengths: Lengths | None = None) -> float:
         """Seconds of one launch, without its launch cost; 0 for no sequence.
@@ -130,7 +140,7 @@ class PagedKernel:
     def _sums_array(self, sequences: int, tokens: Any, pages: Any) -> Any:
         import numpy as np
 
-        if self._usual and np.ndim(pages) == 1 and len(pages) and (pages == pages[0]).all():
+        if self.sums is not None and np.ndim(pages) == 1 and len(pages) and (pages == pages[0]).all():
             return self._fast_array(sequences, tokens.astype(float), pages[0].item())
         sums = (sequences, tokens, pages)
         share = mean_share(self.plan, self.device.cores, sums, maximum=np.maximum, ceil=np.ceil)
@@ -149,9 +159,19 @@ class PagedKernel:
 
     def seconds_of(self, contexts: Any) -> Any:
         """Seconds of a launch over the sequences of each row of ``contexts``: one entry a row."""
+        import numpy as np
+
         from simulator.kernels.kernel_known import known_seconds
 
+        if self.walk is not None:
+            return np.array([self.walk.seconds(row) for row in contexts.tolist()])
         return known_seconds(self.form, self.device.cores, contexts, self.window)
+
+    def known_seconds(self, row: list[int]) -> float:
+        """``seconds_of`` for one row."""
+        import numpy as np
+
+        return self.walk.seconds(row) if self.walk is not None else float(self.seconds_of(np.array([row]))[0])
 
     def stages(self, sequences: int, tokens: float, pages: float, lengths: Lengths | None = None) -> Stages:
         """The three stages on the busiest core and what bounds the launch."""

@@ -15,6 +15,7 @@ from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.allocators.sharing import RULES
 from simulator.config import ContiguousConfig, DefragTrigger, EngineConfig, RouterConfig
+from simulator.cost import StepTimes
 from simulator.engine import Engine, EngineRun
 from simulator.fleet import Fleet, FleetRun
 from simulator.kernels.step_load import Lengths, StepLoad
@@ -177,14 +178,14 @@ class World:
         *,
         leap: bool = True,
         verify: bool = True,
-        cost: PlainCost | None = None,
+        cost: StepTimes | None = None,
         watch: Callable[[Engine], bool] | None = None,
     ) -> tuple[EngineRun, Engine]:
         engine = Engine(
             self.requests,
             engine=self.engine,
             allocator=self.allocator(),
-            cost=cost or PlainCost(),  # type: ignore[arg-type]
+            cost=cost or PlainCost(),
             max_model_len=self.max_model_len,
             window_tokens=self.window_tokens,
             horizon_ns=self.horizon_ns,
@@ -201,7 +202,7 @@ class World:
         *,
         leap: bool = True,
         verify: bool = True,
-        cost: PlainCost | None = None,
+        cost: StepTimes | None = None,
     ) -> tuple[FleetRun, Fleet]:
         """The same world served by several instances, each with a pool of its own."""
 
@@ -210,7 +211,7 @@ class World:
                 self.requests,
                 engine=self.engine,
                 allocator=self.allocator(),
-                cost=cost or PlainCost(),  # type: ignore[arg-type]
+                cost=cost or PlainCost(),
                 max_model_len=self.max_model_len,
                 window_tokens=self.window_tokens,
                 horizon_ns=self.horizon_ns,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import launch_recurrence
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from simulator.allocators.base import Life
 from simulator.allocators.paged import PagedAllocator, plain_layout
 from simulator.device import Device, DeviceConfig, load_device
 from simulator.kernel import PagedKernel
-from simulator.kernels.kernel_agreement import Agreement, agreement, run_tables
+from simulator.kernels.kernel_agreement import Agreement, agreement, random_launch, run_tables
 from simulator.kernels.kernel_cycles import Launch, simulate_launch
 from simulator.kernels.step_load import known_lengths
 from simulator.kernels.tiles import AttentionShape, KernelOptions
@@ -31,14 +32,12 @@ def launches(seed: int, count: int, *, mixed: bool, most_pages: int = 1000) -> l
 
 
 def check_agreement(found: list[Agreement]) -> None:
-    """Every launch within 2 %, one tile buffer or more; from sums all but a few, and when bursts merge."""
+    """Every launch within 2 %, one tile buffer or more, pages read one by one or merged."""
     assert sum(one.buffers > 1 for one in found) > len(found) / 5
     assert sum(one.buffers == 1 for one in found) > len(found) / 5
     assert sum(one.run_pages > 1 for one in found) > len(found) / 10
     for one in found:
-        assert abs(one.error) <= (0.03 if one.run_pages > 1 else 0.0205), one
-    assert sum(abs(one.error) > 0.02 for one in found) <= len(found) / 200
-    assert sum(abs(one.sums_error) > 0.02 for one in found) <= max(1, len(found) / 100)
+        assert abs(one.error) <= 0.02, one
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -51,6 +50,34 @@ def test_the_closed_form_matches_the_played_launch(mixed: bool) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_closed_form_matches_over_a_large_sweep(seed: int, mixed: bool) -> None:
     check_agreement(launches(100 + seed, 250, mixed=mixed, most_pages=3000))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_played_events_and_plain_recurrences_take_the_same_seconds(mixed: bool) -> None:
+    rng = stream(11, "launches", index=int(mixed))
+    for _ in range(40):
+        kernel, contexts = random_launch(rng, list(DEVICES.values()), mixed=mixed, most_pages=300)
+        run = round(kernel.options.run_pages)
+        assert play(kernel, contexts, run).seconds == pytest.approx(
+            launch_recurrence.seconds(kernel, contexts, run), rel=1e-12
+        )
+
+
+def test_a_launch_ends_with_its_last_core_even_when_a_transfer_went_faster_in_the_end() -> None:
+    shape = AttentionShape(kv_heads=1, query_heads=1, head_dim=128, v_head_dim=128)
+    kernel = PagedKernel(B2, shape, page_tokens=64, options=KernelOptions(run_pages=2))
+    # 25 pages: the last core has two that lie side by side, one burst; the others have one each and are done before.
+    assert kernel.plan.group_pages == 2
+    contexts = [64] * 23 + [128]
+    size, dma = 64 * 128 * 2, kernel.dma
+    opening = 11e-9 + dma.issue_s + kernel.form.miss_s + kernel.form.hit_s
+    burst = dma.seconds(2 * size, 24)
+    slow_part = (2 * dma.seconds(size, 24) - kernel.form.hit_s) / burst
+    alone = dma.seconds(2 * size, 1)
+    # one burst and the part of the second before the others are done, at a 24th of the bandwidth; the rest alone
+    by_hand = opening + slow_part * burst + (2 - slow_part) * alone + kernel.compute.seconds(128) / 2
+    assert 1 < slow_part < 2
+    assert play(kernel, contexts, 2).seconds == pytest.approx(by_hand, rel=1e-9)
 
 
 @pytest.mark.parametrize("run", [1, 4])
@@ -72,6 +99,25 @@ def test_a_window_is_read_from_its_first_token_on() -> None:
     alone = max(one_page.seconds_of(np.array([[tokens]]))[0] for tokens in (56, 44))
     assert window.seconds_of(np.array([[300]]))[0] == pytest.approx(alone, rel=1e-9)
     assert window.seconds_of(np.array([[90]]))[0] == one_page.seconds_of(np.array([[90]]))[0]
+
+
+def test_a_walk_over_a_window_reads_what_is_left_of_its_first_page() -> None:
+    shape = AttentionShape(kv_heads=1, query_heads=4, head_dim=128, v_head_dim=128)
+
+    def kernel(window: int = 0) -> PagedKernel:
+        kernel = PagedKernel(B2, shape, page_tokens=64, window=window)
+        assert kernel.walk is not None
+        return kernel
+
+    # Whole pages behind the window: as a context of the window's length.
+    assert kernel(128).known_seconds([256, 640, 128]) == kernel().known_seconds([128] * 3)
+    assert kernel(128).known_seconds([100, 3]) == kernel().known_seconds([100, 3])
+    # A window of 100 in 300 tokens reads 56 of the fourth page and 44 of the fifth; so do contexts of 44 after 56.
+    cut, parts = kernel(100).known_seconds([300] * 96), kernel().known_seconds([56, 44] * 96)
+    queries = 96 / 24 * kernel().dma.seconds(kernel().query_bytes, 24)  # a core has four sequences, each one task
+    assert cut == pytest.approx(parts - queries, rel=1e-9)
+    # Within one page: 60 tokens from the 258th on.
+    assert kernel(60).known_seconds([318] * 5) == kernel().known_seconds([60] * 5)
 
 
 def test_cores_of_equal_shares_and_one_buffer_take_the_sum_of_their_parts() -> None:

@@ -1,12 +1,18 @@
 """Leaping over decode steps changes nothing: facts, page ids and integrals equal those of the step-by-step engine."""
 
+from functools import cache
 from typing import Any
 from unittest import mock
 
 import pytest
 from engine_worlds import World, worlds
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from simulator.config import EngineConfig
+from simulator.cost import StepCost, StepTimes
+from simulator.device import DeviceConfig, load_device
+from simulator.model import ModelConfig, load_model
 from simulator.serving.sequence import Outcome
 
 _FACTS = (
@@ -20,9 +26,9 @@ _MEMORY = (
 )
 
 
-def digest(world: World, *, leap: bool) -> dict[str, Any]:
+def digest(world: World, *, leap: bool, cost: StepTimes | None = None) -> dict[str, Any]:
     """Everything that a run leaves behind."""
-    run, engine = world.run(leap=leap)
+    run, engine = world.run(leap=leap, cost=cost)
     ledger, recorder, allocator = run.ledger, run.recorder, engine.allocator
     facts = {name: getattr(ledger, name) for name in _FACTS}
     memory = {name: getattr(recorder, name) for name in _MEMORY}
@@ -41,11 +47,11 @@ def digest(world: World, *, leap: bool) -> dict[str, Any]:
     }
 
 
-def assert_same(world: World) -> None:
+def assert_same(world: World, cost: StepTimes | None = None) -> None:
     """With arrays from the second step on, so that small worlds use them too."""
     with mock.patch("simulator.serving.leap.SHORTEST_STRETCH", 2):
-        leaping = digest(world, leap=True)
-    stepping = digest(world, leap=False)
+        leaping = digest(world, leap=True, cost=cost)
+    stepping = digest(world, leap=False, cost=cost)
     for name, value in stepping.items():
         assert leaping[name] == value, name
 
@@ -54,6 +60,19 @@ def assert_same(world: World) -> None:
 @given(world=worlds())
 def test_a_leaping_run_equals_a_stepping_run_byte_for_byte(world: World) -> None:
     assert_same(world)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(world=worlds(), page=st.sampled_from([4, 128]), array=st.sampled_from([1, 20]))
+def test_a_leaping_run_equals_a_stepping_run_under_the_cost_model(world: World, page: int, array: int) -> None:
+    with mock.patch("simulator.cost.SHORT_ARRAY", array):
+        assert_same(world, step_cost(page, "llama-3.2-1b" if world.window_tokens is None else "gemma-3-27b"))
+
+
+@cache
+def step_cost(page: int, model: str) -> StepCost:
+    device = load_device(DeviceConfig(preset="910B4"))
+    return StepCost(device, load_model(ModelConfig(preset=model)), EngineConfig(), page_tokens=page)
 
 
 @pytest.mark.long

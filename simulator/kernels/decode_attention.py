@@ -77,6 +77,13 @@ class GroupAttention:
             self._asked, self._answer = asked, self.layers * self.kernel.seconds(*asked)
         return self._answer
 
+    def known_seconds(self, sequences: int, row: list[int]) -> float:
+        """``seconds`` with every length known: ``row`` are those of one step."""
+        if self.shares is not None:
+            local_s = self.kernel.known_seconds(self.shares.longest_row(row))
+            return self.layers * (local_s + self.shares.exchange.seconds(sequences))
+        return self.layers * self.kernel.known_seconds(row)
+
     def _shared_seconds(
         self, shares: ContextShares, sequences: int, tokens: int, pages: int, lengths: Lengths | None
     ) -> float:
@@ -90,9 +97,15 @@ class GroupAttention:
         return local_s + shares.exchange.seconds(sequences)
 
     def work(
-        self, sequences: int, tokens: int, pages: int, windowed_tokens: int, lengths: Lengths | None = None
+        self,
+        sequences: int,
+        tokens: int,
+        pages: int,
+        windowed_tokens: int,
+        lengths: Lengths | None = None,
+        skew: float = 1.0,
     ) -> Work:
-        """``seconds`` with bytes, operations and bound."""
+        """``seconds`` times ``skew``, with bytes, operations and bound."""
         if sequences == 0:
             return Work(seconds=0.0)
         tokens = windowed_tokens if self.windowed else tokens
@@ -107,7 +120,7 @@ class GroupAttention:
         shape = self.kernel.shape
         flops = 2 * held * shape.query_heads * (shape.head_dim + shape.v_head_dim) * self.layers
         moved = self.kernel.traffic(sequences, held, read).kv_bytes * self.layers
-        seconds, bound = self.layers * (stages.total_s + exchange_s), stages.bound
+        seconds, bound = skew * self.layers * (stages.total_s + exchange_s), stages.bound
         return Work(
             seconds=seconds, moved_bytes=moved, flops=flops, bound="link" if exchange_s > stages.total_s else bound
         )

@@ -30,7 +30,7 @@ class Agreement:
     """One random launch: seconds played, and by the closed form.
 
     ``buffers`` is how many tiles are in flight on a core, ``run_pages`` how many adjacent pages one burst covers.
-    ``form_s`` knows every context. ``sums_s`` is the engine's: sums over them, every context where sums mislead.
+    ``form_s`` knows every context.
     """
 
     device: str
@@ -42,17 +42,11 @@ class Agreement:
     floor_s: float
     played_s: float
     form_s: float
-    sums_s: float
 
     @property
     def error(self) -> float:
         """Relative error of the closed form, the launch floor included on both sides."""
         return (self.floor_s + self.form_s) / (self.floor_s + self.played_s) - 1.0
-
-    @property
-    def sums_error(self) -> float:
-        """``error`` of the engine's form."""
-        return (self.floor_s + self.sums_s) / (self.floor_s + self.played_s) - 1.0
 
     @property
     def bare_error(self) -> float:
@@ -106,7 +100,6 @@ def agreement(
                 floor_s=kernel.device.launch_s,
                 played_s=simulate_launch(kernel, contexts, tables).seconds,
                 form_s=kernel.seconds(*sums, lengths),
-                sums_s=kernel.seconds(*sums, lengths if kernel.needs_lengths else None),
             )
         )
     return found

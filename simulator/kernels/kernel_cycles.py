@@ -62,14 +62,14 @@ def simulate_launch(kernel: PagedKernel, contexts: Sequence[int], tables: Sequen
     cores = min(kernel.device.cores, len(pages))
     env = simpy.Environment()
     launch = _Launch(env=env, kernel=kernel, active=cores)
-    bursts = 0
+    bursts, stages = 0, []
     for index in range(cores):
         share = pages[index * len(pages) // cores : (index + 1) * len(pages) // cores]
         core = _Core(launch, _merged(share, kernel.plan.max_group_pages))
         launch.cores.append(core)
         bursts += len(core.steps)
-        core.start()
-    env.run()
+        stages += core.start()
+    env.run(until=env.all_of(stages))  # not until the calendar is empty: alarms that were set anew still stand in it
     return Launch(
         traffic=launch.traffic(contexts),
         seconds=float(env.now),
@@ -174,10 +174,9 @@ class _Core:
         self.streamed = self.env.event()
         self.alarm, self.left, self.began, self.whole_s, self.size_bytes = 0, 0.0, 0.0, 0.0, 0.0
 
-    def start(self) -> None:
-        """Set the three stages going."""
-        for stage in (self._scalar(), self._dma(), self._compute()):
-            self.env.process(stage)
+    def start(self) -> list[simpy.Process]:
+        """Set the three stages going; returns what ends when they have."""
+        return [self.env.process(stage) for stage in (self._scalar(), self._dma(), self._compute())]
 
     def _scalar(self) -> Process:
         task = -1

@@ -204,6 +204,14 @@ class ContextShares:
         """The tokens of each sequence on the device with the most, when lengths are known."""
         return None if lengths is None else _Dealt(lengths, self).lengths
 
+    def longest_row(self, lengths: list[int]) -> list[int]:
+        """``longest_of`` for the lengths of one step."""
+        return [self._longest(length) for length in lengths]
+
+    def _longest(self, length: int) -> int:
+        rounds, over = divmod(length, self.run * self.devices)
+        return rounds * self.run + min(over, self.run)
+
 
 class _Dealt:
     """Lengths on the device that was dealt the most tokens of each sequence."""

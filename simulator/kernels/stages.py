@@ -67,6 +67,7 @@ def _allocation(cost: "StepCost", load: StepLoad) -> Work:
 
 
 def _attention(cost: "StepCost", load: StepLoad) -> Work:
+    skew = cost.skew(load)
     pieces = [
         *cost.prefill_work(load),
         *(
@@ -76,6 +77,7 @@ def _attention(cost: "StepCost", load: StepLoad) -> Work:
                 load.decode_pages,
                 load.decode_windowed_tokens,
                 load.decode_lengths,
+                skew,
             )
             for group in cost.groups
         ),

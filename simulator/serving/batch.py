@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simulator.kernels.batch_lengths import Skews, StepLengths
 from simulator.kernels.step_load import Lengths
 from simulator.serving.sequence import DECODE, PAUSED, Sequence
 
@@ -53,7 +54,9 @@ class DecodeBatch:
         "_offset_sum",
         "_page_tokens",
         "_pages",
+        "_skews",
         "_window_tokens",
+        "changes",
         "size",
         "step",
     )
@@ -61,6 +64,9 @@ class DecodeBatch:
     def __init__(self, page_tokens: int, window_tokens: int | None = None) -> None:
         self.step = 0
         self.size = 0
+        #: how many sequences have come or gone
+        self.changes = 0
+        self._skews = Skews()
         self._page_tokens = page_tokens
         self._pages = 0
         self._offset_sum = 0
@@ -88,6 +94,7 @@ class DecodeBatch:
         self._offset_sum += sequence.offset
         self._members[sequence] = None
         self._offset_row = None
+        self.changes += 1
         if self._window_tokens is not None:
             self._enter_window(sequence, length)
         sequence.finish_step = step + sequence.output_tokens - sequence.generated_tokens
@@ -108,6 +115,7 @@ class DecodeBatch:
         self._offset_sum -= sequence.offset
         del self._members[sequence]
         self._offset_row = None
+        self.changes += 1
         if sequence in self._inside:
             self._leave_window(sequence)
         sequence.generated_tokens += self.step - sequence.join_step
@@ -170,11 +178,7 @@ class DecodeBatch:
 
     def lengths(self, steps: Any) -> Lengths:
         """The length of every sequence in ``steps`` (a number or an array), in the order of joining."""
-
-        def rows() -> Any:
-            return self.offsets() + np.reshape(steps, (-1, 1))
-
-        return rows
+        return StepLengths(self, self._skews, steps)
 
     def pages(self, step: int) -> int:
         """Tiles that the attention kernel reads in ``step``: page-table entries, or pieces of contiguous ranges."""

@@ -22,8 +22,8 @@ from simulator.serving.recorder import Recorder
 SHORTEST_STRETCH = 10
 #: the same where the loop is that of ``page_steps`` (0.1 us a step)
 SHORTEST_BESIDE_BLOCKS = 100
-#: longest array taken at once; bounds memory
-LONGEST_STRETCH = 4096
+#: longest array taken at once; bounds what is worked out for steps that are not taken
+LONGEST_STRETCH = 512
 
 
 class Leap:

@@ -1,0 +1,103 @@
+"""The lengths of a decode batch as its steps go by, and what attention takes beyond what sums over them tell.
+
+Sums tell the seconds of a launch in a few operations, but not which core has the short sequences. How much longer the
+launch takes with every length known is the batch's *skew*, known over sums. From one step to the next it hardly
+changes, so it is worked out now and then: after some steps, and when sequences have come or gone. When, follows from
+the steps and the batch alone, so that steps taken one by one and many at once find the same; what was worked out for
+steps that were not taken after all is forgotten.
+"""
+
+from typing import Any, Protocol
+
+#: skews whose share of the launch, its floor included, is less than this are slight, or only just so
+SLIGHT, JUST_SLIGHT = 0.005, 0.01
+#: such a skew holds while lengths grow by this part of their mean, and as many sequences come or go
+SLIGHT_GROWTH, JUST_SLIGHT_GROWTH = 1 / 16, 1 / 32
+SLIGHT_CHANGES, JUST_SLIGHT_CHANGES = 1 / 4, 1 / 16
+#: any other holds while lengths grow by this part of their mean, and nobody comes or goes
+GROWTH = 1 / 64
+#: steps for which a skew holds at most
+MOST_STEPS = 64
+
+
+class OffsetSource(Protocol):
+    """A batch whose sequences have ``offset + step`` tokens each."""
+
+    step: int
+    size: int
+    #: how many sequences have come or gone
+    changes: int
+
+    def offsets(self) -> Any:
+        """The offsets of all sequences, in the order in which their pages are dealt to the cores."""
+        ...
+
+
+class Mark:
+    """A skew, and how long it holds: from step ``start`` to before step ``until``, for at most so many ``changes``."""
+
+    def __init__(self, skew: float, start: int, until: int, changes: int) -> None:
+        self.skew: float = skew
+        self.start: int = start
+        self.until: int = until
+        self.changes: int = changes
+
+
+class Skews:
+    """The skews of one batch under one cost model."""
+
+    def __init__(self) -> None:
+        self._marks: list[Mark] = []
+        self._asker: object = None
+
+    def at(self, step: int, changes: int, asker: object) -> Mark | None:
+        """What holds in ``step``, if anything does; what begins later is forgotten."""
+        marks = self._marks
+        if asker is not self._asker:
+            self._asker = asker
+            marks.clear()
+        while marks and marks[-1].start > step:
+            marks.pop()
+        if not marks:
+            return None
+        mark = marks[-1]
+        return mark if step < mark.until and changes <= mark.changes else None
+
+    def put(self, mark: Mark, step: int) -> None:
+        """``mark`` holds from its start on. The batch has taken ``step``: nobody asks about it or one before again."""
+        marks = self._marks
+        while len(marks) > 1 and marks[1].start <= step:
+            del marks[0]
+        marks.append(mark)
+
+
+class StepLengths:
+    """The lengths of all sequences of a batch in ``steps`` (a number or an array), a row a step."""
+
+    def __init__(self, batch: OffsetSource, skews: Skews, steps: Any) -> None:
+        self._batch, self._skews, self.steps = batch, skews, steps
+
+    def __call__(self) -> Any:
+        import numpy as np
+
+        return self._batch.offsets() + np.reshape(self.steps, (-1, 1))
+
+    def row(self, step: int) -> list[int]:
+        """The lengths in one step."""
+        return (self._batch.offsets() + step).tolist()  # type: ignore[no-any-return]
+
+    def mark(self, step: int, asker: object) -> Mark | None:
+        """What ``asker`` (a cost model) found about ``step``, if it still holds."""
+        return self._skews.at(step, self._batch.changes, asker)
+
+    def remember(self, step: int, skew: float, share: float, mean_tokens: int) -> Mark:
+        """``skew``, ``share`` of the launch, was worked out for ``step``; lengths are ``mean_tokens`` on average."""
+        growth, changes = GROWTH, 0.0
+        if share < JUST_SLIGHT:
+            slight = share < SLIGHT
+            growth = SLIGHT_GROWTH if slight else JUST_SLIGHT_GROWTH
+            changes = SLIGHT_CHANGES if slight else JUST_SLIGHT_CHANGES
+        batch, steps = self._batch, min(max(int(mean_tokens * growth), 1), MOST_STEPS)
+        mark = Mark(skew, step, step + steps, batch.changes + int(batch.size * changes))
+        self._skews.put(mark, batch.step)
+        return mark
