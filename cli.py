@@ -7,23 +7,34 @@ Results go to stdout, progress and warnings to stderr. Exit codes: 0 done, 1 int
 import errno
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from simulator.commands import catalogues, devices, plans, proofs, runs
-from simulator.commands.common import INTERRUPTED, say
+from simulator.commands.common import INTERRUPTED, drop_stdout, say
 
 
 class _Commands(TyperGroup):
-    """Turns bad input into exit code 2 and an interrupt into 130, for every command."""
+    """Turns bad input into exit code 2 and an interrupt into 130, for every command; who stops reading is done."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **options)  # prints the help text
+        except BrokenPipeError:
+            drop_stdout()
+            raise typer.Exit from None
 
     def invoke(self, ctx: Any) -> Any:
         from simulator.errors import InputError
 
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            drop_stdout()
+            raise typer.Exit from None
         except InputError as error:
             say(str(error))
             raise typer.Exit(2) from None
@@ -86,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     from simulator.errors import InputError
 
+    _open_streams()
     try:
         try:
             app(args=with_command(words, command_names()), prog_name="simulate")
@@ -94,10 +106,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except InputError as error:
         say(str(error))
         sys.exit(2)
+    except BrokenPipeError:
+        drop_stdout()
+        sys.exit(0)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             say(f"{error.filename or 'the output'}: cannot be written: {error.strerror}")
-            _drop_stdout()
+            drop_stdout()
             sys.exit(2)
         import traceback
 
@@ -106,12 +121,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-def _drop_stdout() -> None:
-    """Let what is still in stdout's buffer go nowhere; the interpreter would try to write it at its end."""
+def _open_streams() -> None:
+    """Python has no stdout or stderr when the shell has closed it; what is printed then goes nowhere."""
     import os
 
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the end
 
 
 def command_names() -> tuple[str, ...]:
@@ -122,14 +138,20 @@ def command_names() -> tuple[str, ...]:
 def with_command(words: Sequence[str], commands: Sequence[str]) -> list[str]:
     """``words`` with ``run`` in front when they start with a scenario or an option of ``run``.
 
-    Raises ``InputError`` for a first word that is neither a command nor a file nor a shipped scenario.
+    Raises ``InputError`` for a first word that is neither a command nor a file nor a shipped scenario, and for an
+    empty ``--out``, which would be this folder.
     """
-    if not words or words[0] in commands or words[0] in _GROUP_OPTIONS:
+    from simulator.errors import InputError, Problem, nearest_name, printable
+
+    if not words or words[0] in _GROUP_OPTIONS:
+        return list(words)
+    if any(pair == ("--out", "") for pair in pairwise(words)) or "--out=" in words:
+        raise InputError([Problem(option="--out", message="is empty: name a folder or a file, '.' for this folder")])
+    if words[0] in commands:
         return list(words)
     first = words[0]
     if first.startswith("-") or _names_scenario(first):
         return ["run", *words]
-    from simulator.errors import InputError, Problem, nearest_name, printable
     from simulator.loading.catalogue import scenario_names
 
     shipped = scenario_names()

@@ -31,6 +31,7 @@ from typing import Any
 
 import pytest
 from lines_of_tests import PACKAGE, ROOT, Coverage, Tracer
+from marked import put
 from mutants import Mutant, mutants, mutated
 
 #: files whose tests are about memory; those that run whole engines for long are left out
@@ -289,6 +290,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="about so many, of each module its share")
     parser.add_argument("--salt", default="", help="any text: another one draws another sample")
     parser.add_argument("--table", action="store_true", help="only print what the journal knows")
+    parser.add_argument("--page", type=Path, help="put the table there")
     parser.add_argument("--static", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.static:
@@ -303,6 +305,8 @@ def main() -> None:
         if entry["verdict"] != "killed":
             print(f"{entry['verdict']}: {entry['module']}.py:{entry['line']}: {entry['what']} {entry['by']}")
     print(table(entries, sizes))
+    if options.page is not None:
+        put(options.page, "mutation", table(entries, sizes))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 NO = 3
 INTERRUPTED = 130
+#: replications of one command; more is a slip of the finger, and takes days
+MOST_REPLICATIONS = 100_000
 
 
 class Format(StrEnum):
@@ -168,10 +170,13 @@ def reply(
         answered = question.answered(folder=folder, jobs=usable_processes(jobs), progress=progress)
     for warning in () if quiet else answered.warnings:
         say(f"warning: {warning}")
-    if output_format is Format.json:
-        print_json(answered.document)
-    else:
-        answered.show()
+    try:
+        if output_format is Format.json:
+            print_json(answered.document)
+        else:
+            answered.show()
+    except BrokenPipeError:
+        drop_stdout()  # nobody reads on, but the folder is wanted
     if folder is not None:
         page = write_answer(answered, question, folder, command=command, language=(language or Language.en).value)
         if not quiet:
@@ -200,6 +205,18 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
     typer.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
 
+def drop_stdout() -> None:
+    """Let what is still in stdout's buffer go nowhere; the interpreter would try to write it at its end."""
+    import os
+    import sys
+
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
 def say(text: str) -> None:
-    """A note on stderr."""
-    typer.echo(text, err=True)
+    """A note on stderr, for those who listen."""
+    from contextlib import suppress
+
+    with suppress(BrokenPipeError):
+        typer.echo(text, err=True)

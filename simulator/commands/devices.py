@@ -26,6 +26,10 @@ from simulator.commands.common import (
     typed,
 )
 
+#: a kernel's figures are exact up to here, far beyond any device
+MOST_CONTEXT_TOKENS = 10**8
+MOST_SEQUENCES = 10**5
+
 
 def memory(
     scenario: MaybeScenario = None,
@@ -63,9 +67,12 @@ def kernel(
     count: DeviceCount = None,
     page_size: Annotated[str | None, typer.Option(metavar="N,N,...", help="Page sizes in tokens.")] = None,
     context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of each sequence; default: the workload's.")
+        int | None,
+        typer.Option(min=1, max=MOST_CONTEXT_TOKENS, help="Tokens of each sequence; default: the workload's."),
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Sequences; default: 32, or what fits.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, max=MOST_SEQUENCES, help="Sequences; default: 32, or what fits.")
+    ] = None,
     tile: Annotated[
         Literal["per_head", "whole_page"], typer.Option(help="What has to be on chip together.")
     ] = "per_head",

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from simulator.commands.common import (
+    MOST_REPLICATIONS,
     Allocators,
     Confidence,
     Format,
@@ -31,7 +32,7 @@ from simulator.commands.common import (
 def compare(
     scenario: ScenarioName,
     *,
-    replications: Annotated[int, typer.Option(min=1, help="Paired repetitions.")] = 10,
+    replications: Annotated[int, typer.Option(min=1, max=MOST_REPLICATIONS, help="Paired repetitions.")] = 10,
     allocator: Allocators = None,
     vary: Annotated[
         str | None, typer.Option("--vary", metavar="KEY=A:B:STEP", help="Once for each value of a key (or KEY=A,B,C).")
@@ -118,7 +119,9 @@ def size(
     allocator: OneAllocator = None,
     pool_interval: PoolBytes = None,
     solve: Solve = None,
-    max_replications: Annotated[int, typer.Option(min=1, help="Most replications of one size.")] = 64,
+    max_replications: Annotated[
+        int, typer.Option(min=1, max=MOST_REPLICATIONS, help="Most replications of one size.")
+    ] = 64,
     settings: Settings = None,
     seed: Seed = None,
     jobs: Jobs = None,
@@ -168,7 +171,9 @@ def sweep(
     grid: Annotated[
         list[str], typer.Option("--grid", metavar="KEY=A:B:STEP", help="Values of a key (or KEY=A,B,C). Repeatable.")
     ],
-    replications: Annotated[int, typer.Option(min=1, help="Independent repetitions of each point.")] = 1,
+    replications: Annotated[
+        int, typer.Option(min=1, max=MOST_REPLICATIONS, help="Independent repetitions of each point.")
+    ] = 1,
     allocator: Allocators = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder; default: reports/<name>-sweep.")

@@ -8,6 +8,7 @@ import typer
 
 from simulator.commands.common import (
     INTERRUPTED,
+    MOST_REPLICATIONS,
     NO,
     Allocators,
     Cause,
@@ -38,7 +39,7 @@ def run(
     scenario: ScenarioName,
     *,
     allocator: Allocators = None,
-    replications: Annotated[int, typer.Option(min=1, help="Independent repetitions.")] = 1,
+    replications: Annotated[int, typer.Option(min=1, max=MOST_REPLICATIONS, help="Independent repetitions.")] = 1,
     verify: Annotated[bool, typer.Option("--verify", help="Check every invariant after every step (slow).")] = False,
     settings: Settings = None,
     seed: Seed = None,

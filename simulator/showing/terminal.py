@@ -22,9 +22,16 @@ Summary = Mapping[str, Any]
 _PLAIN_WIDTH = 400
 
 
+class Outlet(Console):
+    """A console that leaves it to the command line what becomes of a program to which nobody listens any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """A console on stdout: as wide as the terminal, or very wide when piped."""
-    return Console(
+    return Outlet(
         width=None if sys.stdout.isatty() else _PLAIN_WIDTH,
         color_system=None if os.environ.get("NO_COLOR") else "auto",
         highlight=False,

@@ -4,6 +4,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -76,11 +77,18 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise complaint(path, None, f"cannot be opened: {error.strerror or error}") from None
     with file:
-        if file.peek(2)[:2] == b"\x1f\x8b":
+        if _first_bytes(file, path) == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield cast(BinaryIO, unpacked)
         else:
             yield file
+
+
+def _first_bytes(file: BufferedReader, path: Path) -> bytes:
+    try:
+        return file.peek(2)[:2]
+    except OSError as error:
+        raise complaint(path, None, f"cannot be read: {error.strerror or error}") from None
 
 
 def _check_regular(path: Path) -> None:
