@@ -7,9 +7,6 @@ does the same is what ``test_compiled`` is for; ``ASCEND_KV_SIM_PURE=0`` runs th
 import hashlib
 import os
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
-from unittest import mock
 
 os.environ.setdefault("ASCEND_KV_SIM_PURE", "1")  # before the package is imported, here and in subprocesses
 
@@ -26,18 +23,6 @@ settings.load_profile("repository")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """Results folders of every command; read only."""
     return Folders(tmp_path_factory.mktemp("folders"))
-
-
-@pytest.fixture(scope="module", params=("page by page", "many pages at once"))
-def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test of the module with loops only, and with arrays from the first page on."""
-    from simulator.allocators import content_index, eviction, prefix_cache
-
-    with ExitStack() as patched:
-        for module in (content_index, eviction, prefix_cache):
-            pages = 1 if request.param == "many pages at once" else 1 << 60
-            patched.enter_context(mock.patch.object(module, "BULK_PAGES", pages))
-        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,13 +4,15 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cow_world import Sequence, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_paged_cow import play_randomly
 
-from simulator.allocators import eviction
+from simulator.allocators import content_index, eviction
+from simulator.allocators.bulk import page_array
 from simulator.allocators.content_index import ContentIndex
 from simulator.allocators.eviction import LeafOrder, ReleaseQueue
 from simulator.allocators.paged import plain_layout
@@ -22,8 +24,6 @@ from simulator.errors import InputError
 from simulator.scenario import parse_scenario
 from simulator.simulation import simulate
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
 LEAF_POLICIES: tuple[EvictionPolicy, ...] = ("lfu", "fifo", "mru", "filo", "priority")
 
 # ---- contents
@@ -34,8 +34,9 @@ LEAF_POLICIES: tuple[EvictionPolicy, ...] = ("lfu", "fifo", "mru", "filo", "prio
     st.lists(
         st.one_of(
             st.tuples(st.just("name"), st.integers(0, 3), st.integers(0, 9), st.integers(0, 15), st.integers(1, 5)),
-            st.tuples(st.just("forget"), st.integers(0, 15)),
+            st.tuples(st.just("forget"), st.integers(0, 15), st.integers(1, 5)),
             st.tuples(st.just("leading"), st.integers(0, 3), st.integers(0, 9), st.integers(0, 9)),
+            st.tuples(st.just("make room")),
         ),
         max_size=60,
     )
@@ -44,43 +45,83 @@ def test_contents_are_found_as_in_a_dictionary_of_lists(moves: list[tuple[object
     index, model = ContentIndex(), dict[tuple[int, int], list[int]]()
     index.cover(20)
     for move in moves:
-        kind, *numbers = move
+        kind, *rest = move
+        numbers: list[int] = rest  # type: ignore[assignment]
         if kind == "name":
-            name, first, page, count = map(int, numbers)  # type: ignore[call-overload]
-            pages = list(range(page, min(page + count, 20)))
-            known = {page for pages in model.values() for page in pages}
-            index.name(pages, [(name, first, first + len(pages))])
-            for position, page in enumerate(pages, first):
-                if page not in known:
-                    model.setdefault((name, position), []).append(page)
+            name, first, page, count = numbers
+            name_in_both(index, model, range(page, min(page + count, 20)), name, first)
         elif kind == "forget":
-            (page,) = map(int, numbers)  # type: ignore[call-overload]
-            held = [content for content, pages in model.items() if page in pages]
-            assert index.forget([page]) == len(held)
-            for content in held:
-                model[content].remove(page)
-                if not model[content]:
-                    del model[content]
-        else:
-            name, first, count = map(int, numbers)  # type: ignore[call-overload]
+            forget_in_both(index, model, list(range(numbers[0], numbers[0] + numbers[1])))
+        elif kind == "leading":
+            name, first, count = numbers
             expected = []
             for position in range(first, first + count):
                 if (name, position) not in model:
                     break
                 expected.append(model[name, position][0])
-            assert index.leading([(name, first, first + count)]) == expected
+            assert index.leading(index.numbers([(name, first, first + count)])).tolist() == expected
+        else:
+            index._limit = 0
+            index.make_room()
         index.check()
         assert {(name, position): pages for name, position, pages in index.contents()} == model
 
 
-def test_an_index_that_has_forgotten_everything_keeps_nothing() -> None:
+def name_in_both(
+    index: ContentIndex, model: dict[tuple[int, int], list[int]], pages: range, name: int, first: int
+) -> None:
+    known = {page for pages in model.values() for page in pages}
+    numbers = index.numbers([(name, first, first + len(pages))])
+    if len(pages) == 1:
+        index.name_one(pages[0], numbers.item(0))
+    else:
+        index.name(page_array(pages), numbers)
+    for position, page in enumerate(pages, first):
+        if page not in known:
+            model.setdefault((name, position), []).append(page)
+
+
+def forget_in_both(index: ContentIndex, model: dict[tuple[int, int], list[int]], pages: list[int]) -> None:
+    held = [(content, page) for content, holders in model.items() for page in holders if page in pages]
+    forgotten = index.forget_one(pages[0]) if len(pages) == 1 else index.forget(page_array(pages))
+    assert forgotten == len(held)
+    for content, page in held:
+        model[content].remove(page)
+        if not model[content]:
+            del model[content]
+
+
+def test_numbers_of_contents_that_are_gone_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content_index, "_SMALL", 8)
     index = ContentIndex()
+    index._limit = 8
     index.cover(300)
     for round_number in range(50):
-        index.name(list(range(300)), [(7 * round_number + line, line, line + 100) for line in range(3)])
-        index.forget(range(300))
-    assert not list(index.contents())
-    assert len(index._numbered) == 3, "numbers of lines are used again"
+        index.make_room()
+        # of every other round three pages stay known to the end
+        kept = 3 * (round_number % 2)
+        numbers = index.numbers([(7 * round_number + line, line, line + 100) for line in range(2)])
+        pages = np.arange(200 + 2 * round_number)[-200:] % 300
+        index.forget(pages)
+        index.name(pages, numbers)
+        index.forget(pages[kept:])
+        index.check()
+    assert len(index._page_of) < content_index._NUMBERS_PER_PAGE * 1.25 * len(index._content_of) + 600
+
+
+def test_a_content_keeps_its_name_when_it_gets_another_number() -> None:
+    index = ContentIndex()
+    index.cover(10)
+    index.name(page_array([4, 5, 6]), index.numbers([(1, 0, 2), (2, 2, 3)]))
+    index.name(page_array([7, 8]), index.numbers([(1, 1, 2), (3, 2, 3)]))
+    index.forget(page_array([4]))
+    before = list(index.contents())
+    epoch, index._limit = index.epoch, 0
+    index.make_room()
+    assert index.epoch == epoch + 1
+    assert sorted(index.contents()) == sorted(before) == [(1, 1, [5, 7]), (2, 2, [6]), (3, 2, [8])]
+    assert index.numbers([(1, 1, 2)]).tolist() == [0], "the lowest number that anybody has"
+    index.check()
 
 
 # ---- the queue
@@ -90,25 +131,28 @@ def test_an_index_that_has_forgotten_everything_keeps_nothing() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["extend", "remove", "take"]), st.integers(0, 99)), max_size=80))
 def test_the_queue_gives_up_in_the_order_of_release(moves: list[tuple[str, int]]) -> None:
     small, eviction._SMALL = eviction._SMALL, 4
+    look, eviction._LOOK = eviction._LOOK, 2
     try:
         queue, model = ReleaseQueue(), list[int]()
         queue.cover(40)
         for kind, number in moves:
             if kind == "extend":
                 pages = [page for page in range(number % 40, min(40, number % 40 + 6)) if page not in model]
-                queue.extend(pages)
+                queue.extend(page_array(pages))
                 model += pages
+                assert queue._end <= 2 * queue.count + 4 + 6, "entries that do not count pile up"
             elif kind == "remove" and model:
-                queue.remove(model.pop(number % len(model)))
+                first = number % len(model)
+                queue.remove(page_array(model[first : first + 3]))
+                del model[first : first + 3]
             elif kind == "take":
                 count = number % (len(model) + 1)
-                assert queue.take(count) == model[:count]
+                assert ([queue.take_one()] if count == 1 else queue.take(count).tolist()) == model[:count]
                 del model[:count]
             assert (list(queue), queue.count) == (model, len(model))
             assert [page in queue for page in range(40)] == [page in model for page in range(40)]
-            assert len(queue._entries) <= 2 * queue.count + 2 * 4 + 6, "entries that do not count pile up"
     finally:
-        eviction._SMALL = small
+        eviction._SMALL, eviction._LOOK = small, look
 
 
 # ---- leaves
@@ -155,18 +199,17 @@ class Tree:
         """A request that shares the chain ``onto`` and adds ``count`` pages to it."""
         free = [page for page in range(64) if page not in self.known]
         cached = [page for page in onto if not self.references[page]]
-        for page in cached:
-            self.order.remove(page)
-        self.order.used(onto, priority=priority)
+        self.order.remove(page_array(cached))
+        self.order.used(page_array(onto), priority=priority)
         for page in onto:
             self.known[page].uses += 1
             self.known[page].priority = min(self.known[page].priority, priority)
-        below = onto[-1] if onto else None
+        below = onto[-1] if onto else -1
         chain = list(onto)
         for page in free[:count]:
             self.now += 1
             self.order.built(page, on=below, priority=priority)
-            parent = None if below is None else self.known[below]
+            parent = None if below < 0 else self.known[below]
             self.known[page] = Known(self.now, self.now, priority, parent)
             chain.append(page)
             below = page
@@ -184,7 +227,7 @@ class Tree:
             if not self.references[page]:
                 self.known[page].last_use = self.now
                 gone.append(page)
-        self.order.extend(gone)
+        self.order.extend(page_array(gone))
 
     def cached(self) -> list[int]:
         return [page for page in self.known if not self.references[page]]
@@ -198,7 +241,7 @@ class Tree:
             return
         assert leaves, "every tree has a leaf"
         ranks = {page: model_rank(self.policy, self.known[page]) for page in leaves}
-        (taken,) = self.order.take(1)
+        (taken,) = self.order.take(1).tolist()
         assert taken in leaves and ranks[taken] == min(ranks.values())
         del self.known[taken]
 

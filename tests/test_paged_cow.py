@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from scipy.stats import gamma
 
+from simulator.allocators.bulk import page_array
 from simulator.allocators.paged import PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.sharing import RULES, SharingRules
 from simulator.units import ceil_div
-
-pytestmark = pytest.mark.usefixtures("both_ways")
 
 #: layers that do not divide evenly among the two tables of the window group, as in Gemma 3 27B
 HYBRID = PageLayout(3, 3 * 7 + 8, (PageGroup(6), PageGroup(13, copies=2, window_tokens=6)))
@@ -340,10 +339,10 @@ def test_a_lost_reference_is_reported_with_page_and_requests() -> None:
     allocator = PagedCowAllocator(plain_layout(page_tokens=4, bytes_per_token=1), max_pages=8)
     holding = allocator.admit(Sequence(5, 6, 5, computed_tokens=6), 6)
     assert holding is not None
-    allocator.pages.share([holding.pages[1]])
+    allocator.pages.share(page_array([holding.pages[1]]))
     with pytest.raises(AssertionError, match=r"page 1 has 2 references, but is in the tables of requests \[5\]"):
         allocator.check([holding])
-    allocator.pages.drop([holding.pages[1]], 5)
+    allocator.pages.drop(page_array([holding.pages[1]]), 5)
     allocator.check([holding])
     with pytest.raises(AssertionError, match=r"page 0 has 1 references, but is in the tables of requests \[\]"):
         allocator.check([])

@@ -229,7 +229,7 @@ def test_a_full_pool_refuses_and_a_freed_page_is_the_next_one_used(pool: int) ->
     for _ in range(100):
         engine.allocator.release(held.pop())
         held.append(engine.start(numbers(0, 1)))
-        assert held[-1].pages == [page]
+        assert list(held[-1].pages) == [page]
 
 
 def test_pages_are_conserved() -> None:
@@ -254,9 +254,9 @@ def shared_pair(rules: SharingRules) -> tuple[Engine, CowHolding, CowHolding]:
 def test_a_second_prompt_shares_the_full_pages_of_the_first(rules: SharingRules) -> None:
     """vLLM 0.33, 0.11 tests/v1/core/test_prefix_caching.py::test_prefill"""
     engine, first, second = shared_pair(rules)
-    assert first.pages == [1, 2, 3, 4]
+    assert list(first.pages) == [1, 2, 3, 4]
     assert [engine.allocator.pages.has_content(page) for page in first.pages] == [True, True, True, False]
-    assert (second.hit_tokens, second.pages) == (48, [1, 2, 3, 5])
+    assert (second.hit_tokens, list(second.pages)) == (48, [1, 2, 3, 5])
     assert [engine.allocator.pages.references[page] for page in (1, 2, 3)] == [2, 2, 2]
     assert engine.free == 5
 
@@ -280,10 +280,10 @@ def test_a_third_prompt_hits_after_both_have_gone_and_a_stranger_takes_everythin
     engine.allocator.release(first)
     engine.allocator.release(second)
     third = engine.start([*COMMON, *numbers(300, 306)])
-    assert (third.hit_tokens, third.pages[3:], engine.free) == (48, [5], 6)
+    assert (third.hit_tokens, list(third.pages[3:]), engine.free) == (48, [5], 6)
     engine.allocator.release(third)
     stranger = engine.start(numbers(1000, 1160))
-    assert (stranger.pages, engine.free) == ([5, 4, 6, 7, 8, 9, 10, 3, 2, 1], 0)
+    assert (list(stranger.pages), engine.free) == ([5, 4, 6, 7, 8, 9, 10, 3, 2, 1], 0)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_prefix_is_found_among_pages_waiting_for_reuse(rules: SharingRules, or
     engine.allocator.release(second)
     assert engine.allocator.pages.free_ids() == order
     third = engine.start(numbers(0, 35))
-    assert (third.hit_tokens, third.pages, engine.free) == (32, [1, 2, new_page], 7)
+    assert (third.hit_tokens, list(third.pages), engine.free) == (32, [1, 2, new_page], 7)
 
 
 def test_the_last_page_of_a_prompt_is_never_hit() -> None:
@@ -309,7 +309,7 @@ def test_the_last_page_of_a_prompt_is_never_hit() -> None:
     hit_pages(engine, numbers(0, 16))
     hit_pages(engine, numbers(16, 32))
     holding = engine.start(numbers(0, 32))
-    assert (holding.hit_tokens, holding.pages) == (16, [1, 2])
+    assert (holding.hit_tokens, list(holding.pages)) == (16, [1, 2])
 
 
 def test_a_resumed_request_is_not_counted_a_second_time() -> None:
@@ -332,7 +332,7 @@ def test_the_deepest_page_of_the_oldest_chain_is_evicted_first() -> None:
     victim = first.pages[1]
     engine.allocator.release(first)
     engine.allocator.release(second)
-    assert engine.start(numbers(50_000, 50_001)).pages == [victim]
+    assert list(engine.start(numbers(50_000, 50_001)).pages) == [victim]
 
 
 def test_an_evicted_page_without_content_is_reused_first() -> None:
@@ -343,7 +343,7 @@ def test_an_evicted_page_without_content_is_reused_first() -> None:
         engine.allocator.release(holding)
     assert (engine.cached_pages, engine.free) == (3, 3)
     mutable = engine.start(numbers(900, 901))
-    assert mutable.pages == [0]
+    assert list(mutable.pages) == [0]
     engine.allocator.release(mutable)
     assert engine.allocator.pages.free_ids() == [0, 1, 2]
 
@@ -470,7 +470,7 @@ def test_the_first_writer_copies_the_shared_last_page(
     free = engine.free
     assert engine.extend(holdings[writer], appended)
     assert free - engine.free == ceil_div(length + appended, page_tokens) - length // page_tokens
-    assert holdings[1 - writer].pages == before
+    assert list(holdings[1 - writer].pages) == before
     filled = length % page_tokens
     assert [source for source, _ in engine.copies] == ([before[-1]] if filled else [])
     assert engine.allocator.work.copied_bytes == 2 * filled

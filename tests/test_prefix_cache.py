@@ -11,12 +11,12 @@ from cow_world import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.allocators.bulk import page_array
 from simulator.allocators.page_keys import content_spans
 from simulator.allocators.paged import plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.prefix_cache import SharedPages
-
-pytestmark = pytest.mark.usefixtures("both_ways")
+from simulator.config import FreeOrder
 
 TRACE = Path(__file__).parents[1] / "simulator/presets/traces/mooncake_fast25_conversation.jsonl.gz"
 
@@ -96,47 +96,79 @@ def test_different_contents_never_have_the_same_key(ids: list[int]) -> None:
 # ---- the queue
 
 
+def name(pages: SharedPages, taken: AnySequence[int], spans: list[tuple[int, int, int]]) -> None:
+    pages.name(page_array(taken), pages.contents.numbers(spans))
+
+
+def drop(pages: SharedPages, *dropped: int, request_id: int = 0) -> None:
+    pages.drop(page_array(dropped), request_id)
+
+
+def found(pages: SharedPages, content: int, position: int) -> int | None:
+    return pages.contents.find(pages.contents.numbers([(content, position, position + 1)]).item(0))
+
+
 def test_an_owned_page_cannot_be_dropped_more_often_than_it_was_taken() -> None:
     pages = SharedPages(4, "lifo")
-    taken = pages.take(1)
-    pages.drop(taken, request_id=17)
+    assert pages.take(1) == [0]
+    drop(pages, 0, request_id=17)
     with pytest.raises(AssertionError, match="request 17 releases page 0, which nobody holds"):
-        pages.drop(taken, request_id=17)
+        drop(pages, 0, request_id=17)
 
 
 def test_cached_pages_are_taken_only_after_all_others_and_the_longest_released_goes_first() -> None:
     pages = SharedPages(4, "lifo")
-    taken = pages.take(3)
-    pages.name([0, 1], [(100, 0, 2)])
-    pages.drop([1], 0)
-    pages.drop([0], 0)
-    pages.drop([2], 0)
+    assert pages.take(3) == [0, 1, 2]
+    name(pages, [0, 1], [(100, 0, 2)])
+    for page in (1, 0, 2):
+        drop(pages, page)
     assert (len(pages), pages.cached_pages) == (4, 2)
     assert pages.free_ids() == [2, 3, 1, 0]
-    assert taken == [0, 1, 2]
     assert pages.take(3) == [2, 3, 1]
-    assert (pages.find(100, 0), pages.find(100, 1), pages.evictions) == (0, None, 1)
+    assert (found(pages, 100, 0), found(pages, 100, 1), pages.evictions) == (0, None, 1)
     pages.check()
 
 
 def test_a_cached_page_taken_back_leaves_the_queue_from_the_middle() -> None:
     pages = SharedPages(3, "fifo")
-    pages.name(pages.take(3), [(0, 0, 3)])
-    pages.drop([0, 1, 2], 0)
-    assert pages.share([1]) == 1
+    name(pages, pages.take(3), [(0, 0, 3)])
+    drop(pages, 0, 1, 2)
+    assert pages.share(page_array([1])) == 1
     assert pages.free_ids() == [0, 2]
-    pages.drop([1], 0)
+    drop(pages, 1)
     assert pages.free_ids() == [0, 2, 1]
 
 
 def test_when_the_first_of_equal_pages_is_evicted_the_next_one_is_found() -> None:
     pages = SharedPages(2, "lifo")
-    pages.name(pages.take(2), [(5, 3, 4), (5, 3, 4)])
-    assert pages.find(5, 3) == 0
-    pages.drop([0], 0)
+    for page in pages.take(2):
+        name(pages, [page], [(5, 3, 4)])
+    assert found(pages, 5, 3) == 0
+    drop(pages, 0)
     pages.take(1)
-    assert pages.find(5, 3) == 1
+    assert found(pages, 5, 3) == 1
     pages.check()
+
+
+@pytest.mark.parametrize("order", ["lifo", "fifo"])
+@given(data=st.data())
+def test_taking_many_pages_is_taking_one_after_the_other(order: FreeOrder, data: st.DataObject) -> None:
+    """Two pools with the same history, in which some pages are free, some known, some never used."""
+    many, one_by_one = SharedPages(40, order), SharedPages(40, order)
+    held: list[int] = []
+    for round_number in range(data.draw(st.integers(1, 8))):
+        count = data.draw(st.integers(0, len(many)))
+        taken = many.take_many(count).tolist()
+        assert [one_by_one.take_one() for _ in range(count)] == taken
+        known = data.draw(st.integers(0, count))
+        held += taken
+        gone = [held.pop(data.draw(st.integers(0, len(held) - 1))) for _ in range(len(held) // 2)]
+        for pages in (many, one_by_one):
+            name(pages, taken[:known], [(round_number, 0, known)])
+            drop(pages, *gone)
+            pages.check()
+        assert many.free_ids() == one_by_one.free_ids()
+        assert many.evictions == one_by_one.evictions
 
 
 # ---- a recorded trace

@@ -369,9 +369,10 @@ def test_a_prefix_hit_on_the_wrong_content_is_noticed_at_admission() -> None:
     allocator.release(first)
     # the cache believes that the pages of segment 7 hold segment 8
     pages = allocator.inner.pages  # type: ignore[attr-defined]
+    ((right, _, _),) = content_spans(first.demand, 0, 2, 4)
     ((wrong, _, _),) = content_spans(Life(5, 9, prefix=([8], [8])), 0, 2, 4)
-    (right,) = [name for name, line in pages.contents._lines.items() if line.pages]
-    pages.contents._lines[wrong] = pages.contents._lines.pop(right)
+    runs = pages.contents._space._named
+    runs[wrong] = runs.pop(right)
     with pytest.raises(VerificationError, match=r"request 2 reads its position 0 .*finds position 0 of segment 7"):
         started(allocator, 2, 9, prefix=([8], [8]))
 

@@ -1,286 +1,206 @@
 """Which page holds a given content, and which content a given page holds.
 
-Content is named by ``page_keys``: a *line* (part of a prompt, what one sample generates) and a position in it. Pages of
-one line stand in one column, so looking up or naming neighbouring pages is one slice; a page knows its line and
-position by number. Per page that is three integers of four bytes and no object of its own.
+Contents are numbers (``content_space``), so both directions are columns of integers, four bytes a page each: looking
+up, naming or forgetting many pages is a few array operations, whoever they belong to. Further pages with a content
+that is there already, *twins*, are rare; they stand in a dictionary and bear a mark.
 """
 
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from simulator.allocators.bulk import BULK_PAGES, Pages, append, count_last, page_array, view
-
-Span = tuple[int, int, int]
-"""``(name, first, last)``: the pages ``first .. last - 1`` of the line ``name``."""
+from simulator.allocators.bulk import Column, Pages
+from simulator.allocators.content_space import ContentSpace, Numbers, Span
 
 _NONE = -1
-
-
-class Line:
-    """Pages of one name: ``pages[i]`` holds position ``first + i``, -1 where none does.
-
-    ``twins`` lists, by position, further pages with the same content, oldest first. ``known`` counts all of them.
-    """
-
-    __slots__ = ("first", "known", "name", "number", "pages", "twins")
-
-    def __init__(self, name: int, number: int, first: int) -> None:
-        self.name = name
-        self.number = number
-        self.first = first
-        self.pages = array("i")
-        self.known = 0
-        self.twins: dict[int, list[int]] = {}
-
-    def leave(self, position: int) -> None:
-        """Nobody holds ``position`` any more; others are still there."""
-        column, at = self.pages, position - self.first
-        if at < len(column) - 1:
-            column[at] = _NONE
-        else:
-            column.pop()
-            self.trim()
-
-    def leave_many(self, positions: Pages) -> None:
-        """As ``leave`` for each of ``positions``."""
-        view(self.pages)[positions - self.first] = _NONE
-        del self.pages[count_last(self.pages, _NONE) :]
-
-    def trim(self) -> None:
-        """Let the column end with a page."""
-        column = self.pages
-        while column and column[-1] < 0:
-            column.pop()
-
-
-#: stands where a number is not in use
-_GONE = Line(_NONE, _NONE, 0)
+#: added to the number of a content that several pages hold
+_TWIN = 1 << 30
+#: numbers below which it is not worth making room
+_SMALL = 1 << 14
+#: numbers for each page: when there are more, those of contents that are gone are used again
+_NUMBERS_PER_PAGE = 5
 
 
 class ContentIndex:
-    """Both directions of the map. Pages must be announced by ``cover`` before they are named."""
+    """Both directions of the map. Pages must be announced by ``cover`` before they are named.
+
+    Numbers hold until ``epoch`` changes, which happens in ``make_room`` only.
+    """
 
     def __init__(self) -> None:
-        self._lines: dict[int, Line] = {}
-        self._numbered: list[Line] = []
-        self._spare: list[int] = []
-        #: the line of each page covered, by number; negative where the content is not known
-        self.line_of = array("i")
-        self._position = array("i")
+        self._space = ContentSpace()
+        self._limit = _SMALL
+        # by number: the page that has held the content for longest
+        self._page_of = Column(_NONE)
+        # by page: number of the content, and _TWIN if other pages hold it, too
+        self._content_of = Column(_NONE)
+        # by number: further pages with the same content, oldest first
+        self._twins: dict[int, list[int]] = {}
+
+    @property
+    def epoch(self) -> int:
+        """Changes when numbers do."""
+        return self._space.epoch
 
     def cover(self, pages: int) -> None:
         """Make room for the page ids below ``pages``."""
-        missing = pages - len(self.line_of)
-        self.line_of.extend(array("i", (_NONE,)) * missing)
-        self._position.extend(array("i", (0,)) * missing)
+        self._content_of.cover(pages)
+
+    # ---- numbers
+
+    def numbers(self, spans: Sequence[Span]) -> Numbers:
+        """The numbers of all contents in ``spans``."""
+        numbers = self._space.numbers(spans)
+        self._page_of.cover(self._space.size)
+        return numbers
+
+    def make_room(self) -> None:
+        """Give up the numbers of contents that no page holds, if they are many. Amortised O(1) a number given out."""
+        if self._space.size > self._limit:
+            self._renumber()
+            self._limit = max(_SMALL, _NUMBERS_PER_PAGE * len(self._content_of), 2 * self._space.size)
 
     # ---- asking
 
     def knows(self, page: int) -> bool:
         """Whether the content of ``page`` is known."""
-        return page < len(self.line_of) and self.line_of[page] >= 0
+        return page < len(self._content_of) and self._content_of.items[page] != _NONE
 
-    def find(self, name: int, position: int) -> int | None:
+    def count_known(self, pages: Pages) -> int:
+        """Of how many ``pages`` the content is known."""
+        contents = self._content_of.view[pages]
+        if contents.item(contents.argmin()) >= 0:
+            return len(pages)
+        return int(np.count_nonzero(contents >= 0))
+
+    def known(self, pages: Pages) -> "np.typing.NDArray[np.bool_]":
+        """For each of ``pages`` whether its content is known."""
+        return self._content_of.view[pages] >= 0
+
+    def find(self, number: int) -> int | None:
         """The page that has held this content for longest, or ``None``."""
-        line = self._lines.get(name)
-        if line is None or not 0 <= position - line.first < len(line.pages):
-            return None
-        page = line.pages[position - line.first]
+        page = self._page_of.items[number]
         return None if page < 0 else page
 
-    def leading(self, spans: Iterable[Span]) -> list[int]:
-        """Pages of the spans up to the first content that is not there."""
-        found: list[int] = []
-        for name, first, last in spans:
-            line = self._lines.get(name)
-            if line is None or first < line.first:
-                break
-            part = line.pages[first - line.first : last - line.first].tolist()
-            if _NONE in part:
-                found += part[: part.index(_NONE)]
-                break
-            found += part
-            if len(part) < last - first:
-                break
-        return found
+    def find_each(self, numbers: Numbers) -> Pages:
+        """``find`` for each of ``numbers``, negative where there is none."""
+        return self._page_of.view[numbers].astype(np.intp)
+
+    def leading(self, numbers: Numbers) -> Pages:
+        """Pages of the contents up to the first one that is not there."""
+        if not len(numbers):
+            return numbers
+        pages = self._page_of.view[numbers]
+        missing = int(pages.argmin())
+        return (pages[:missing] if pages.item(missing) < 0 else pages).astype(np.intp)
 
     # ---- changing
 
-    def name(self, pages: Sequence[int], spans: Iterable[Span]) -> None:
-        """Record the content of ``pages``, in order, where it is not known; who was found stays the one."""
-        if len(pages) >= BULK_PAGES:
-            at = page_array(pages)
-            if (view(self.line_of)[at] < 0).all():
-                self._name_many(at, spans)
-                return
-        start = 0
-        for name, first, last in spans:
-            self._put(name, first, pages[start : start + last - first])
-            start += last - first
-        assert start == len(pages), f"{len(pages)} pages for {start} names"
-
-    def _name_many(self, pages: Pages, spans: Iterable[Span]) -> None:
-        """``name`` for pages of which none is known: spans that continue their lines are copied as they are."""
-        numbers: list[int] = []
-        firsts: list[int] = []
-        counts: list[int] = []
-        start = 0
-        for name, first, last in spans:
-            line, part = self._lines.get(name) or self._begin(name, first), pages[start : start + last - first]
-            if first - line.first == len(line.pages):
-                append(line.pages, part)
-                line.known += len(part)
-                numbers.append(line.number)
-            else:
-                self._put(name, first, part.tolist())
-                numbers.append(_NONE)
-            firsts.append(first - start)
-            counts.append(len(part))
-            start += len(part)
-        assert start == len(pages), f"{len(pages)} pages for {start} names"
-        if len(numbers) == 1:
-            if numbers[0] >= 0:
-                view(self.line_of)[pages] = numbers[0]
-                view(self._position)[pages] = np.arange(firsts[0], firsts[0] + start)
+    def name_one(self, page: int, number: int) -> None:
+        """Record the content of ``page`` if it is not known; who was found stays the one."""
+        if self._content_of.items[page] >= 0:
             return
-        number, position = np.repeat(numbers, counts), np.repeat(firsts, counts) + np.arange(start)
-        copied = number >= 0
-        view(self.line_of)[pages[copied]] = number[copied]
-        view(self._position)[pages[copied]] = position[copied]
+        if self._page_of.items[number] < 0:
+            self._page_of.items[number] = page
+            self._content_of.items[page] = number
+        else:
+            self._name_twin(page, number)
 
-    def forget(self, pages: Sequence[int]) -> int:
-        """The contents of ``pages`` will be overwritten; how many of them were known."""
-        if len(pages) >= BULK_PAGES:
-            return self._forget_many(page_array(pages))
-        return self._forget(pages)
+    def name(self, pages: Pages, numbers: Numbers) -> None:
+        """``name_one`` for each, in order; the numbers are distinct."""
+        assert len(pages) == len(numbers), f"{len(pages)} pages for {len(numbers)} contents"
+        if not len(pages):
+            return
+        known, found = self._content_of.view[pages], self._page_of.view[numbers]
+        if known.item(known.argmax()) < 0 and found.item(found.argmax()) < 0:
+            self._page_of.view[numbers] = pages
+            self._content_of.view[pages] = numbers
+            return
+        for page, number in zip(pages.tolist(), numbers.tolist(), strict=True):
+            self.name_one(page, number)
 
-    def _forget(self, pages: Iterable[int]) -> int:
-        line_of, positions, numbered = self.line_of, self._position, self._numbered
-        forgotten = 0
-        for page in pages:
-            number = line_of[page]
-            if number < 0:
-                continue
-            line = numbered[number]
-            line_of[page] = _NONE
-            line.known -= 1
-            forgotten += 1
-            if not line.known:
-                self._end(line)
-            elif line.twins and positions[page] in line.twins:
-                self._forget_one_of_equals(line, positions[page], page)
-            else:
-                line.leave(positions[page])
-        return forgotten
+    def forget_one(self, page: int) -> bool:
+        """The content of ``page`` will be overwritten; whether it was known."""
+        number = self._content_of.items[page]
+        if number < 0:
+            return False
+        self._content_of.items[page] = _NONE
+        if number < _TWIN:
+            self._page_of.items[number] = _NONE
+        else:
+            self._forget_twin(page, number - _TWIN)
+        return True
 
-    def _forget_many(self, pages: Pages) -> int:
-        """Neighbours that belong to one line are forgotten together."""
-        numbers = view(self.line_of)[pages]
-        stops = [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(pages)]
-        forgotten = start = 0
-        for stop in stops:
-            number, part = int(numbers[start]), pages[start:stop]
-            start = stop
-            if number < 0:
-                continue
-            line = self._numbered[number]
-            if len(part) < line.known and (line.twins or len(part) < BULK_PAGES):
-                forgotten += self._forget(part.tolist())
-                continue
-            forgotten += len(part)
-            line.known -= len(part)
-            view(self.line_of)[part] = _NONE
-            if not line.known:
-                self._end(line)
-            else:
-                line.leave_many(view(self._position)[part])
-        return forgotten
+    def forget(self, pages: Pages) -> int:
+        """``forget_one`` for each; how many contents were known."""
+        if not len(pages):
+            return 0
+        numbers = self._content_of.view[pages]
+        if numbers.item(numbers.argmax()) >= _TWIN:
+            return sum(map(self.forget_one, pages.tolist()))
+        if numbers.item(numbers.argmin()) < 0:
+            known = numbers >= 0
+            pages, numbers = pages[known], numbers[known]
+        self._page_of.view[numbers.astype(np.intp)] = _NONE
+        self._content_of.view[pages] = _NONE
+        return len(pages)
 
     # ---- looking, for checks
 
     def contents(self) -> Iterator[tuple[int, int, list[int]]]:
         """Every content known: name, position and the pages that hold it, the one that is found first."""
-        for line in self._lines.values():
-            for position, page in enumerate(line.pages, line.first):
+        for name, first, last, base in self._space.runs():
+            for number in range(base, base + last - first):
+                page = self._page_of.items[number]
                 if page >= 0:
-                    yield line.name, position, [page, *line.twins.get(position, ())]
+                    yield name, first + number - base, [page, *self._twins.get(number, ())]
 
     def check(self) -> None:
         """Assert that both directions agree; O(pages)."""
-        named = 0
-        for name, position, pages in self.contents():
-            line = self._lines[name]
+        page_of, content_of = self._page_of.view, self._content_of.view
+        numbers = np.flatnonzero(page_of >= 0)
+        marks = np.zeros(len(page_of), np.int32)
+        marks[list(self._twins)] = _TWIN
+        told = content_of[page_of[numbers]]
+        assert np.array_equal(told, numbers + marks[numbers]), "a page is found by another content"
+        for number, pages in self._twins.items():
+            assert pages, "a content is said to have twins"
             for page in pages:
-                assert self.line_of[page] == line.number, f"page {page} is found under another name"
-                assert self._position[page] == position, f"page {page} is found at another position"
-            named += len(pages)
-        assert named == len(self.line_of) - self.line_of.count(_NONE), "a page is known but not found, or twice"
-        assert named == sum(line.known for line in self._lines.values()), "known pages of a line miscounted"
-        assert all(self._numbered[line.number] is line for line in self._lines.values()), "a line lost its number"
+                assert content_of[page] == number + _TWIN, f"page {page} is not known for what it holds"
+        known = len(numbers) + sum(map(len, self._twins.values()))
+        assert known == np.count_nonzero(content_of >= 0), "a page is known but not found, or twice"
+        assert self._space.size <= len(page_of), "there are contents without room"
 
     # ---- how
 
-    def _put(self, name: int, first: int, pages: Sequence[int]) -> None:
-        line = self._lines.get(name) or self._begin(name, first)
-        column, line_of, positions, number = line.pages, self.line_of, self._position, line.number
-        if first < line.first:
-            column[0:0] = array("i", (_NONE,)) * (line.first - first)
-            line.first = first
-        at = first - line.first
-        if at > len(column):
-            column.extend(array("i", (_NONE,)) * (at - len(column)))
-        fresh = len(column)
-        known = line.known
-        for position, page in enumerate(pages, first):
-            is_new = line_of[page] < 0
-            if is_new:
-                line_of[page] = number
-                positions[page] = position
-                known += 1
-            if at == fresh:
-                column.append(page if is_new else _NONE)
-                fresh += 1
-            elif is_new:
-                self._put_beside(line, position, page)
-            at += 1
-        line.known = known
-        if column[-1] < 0:
-            line.trim()
-            if not known:
-                self._end(line)
+    def _name_twin(self, page: int, number: int) -> None:
+        """``page`` has a content that another page holds already."""
+        self._twins.setdefault(number, []).append(page)
+        self._content_of.items[page] = number + _TWIN
+        self._content_of.items[self._page_of.items[number]] = number + _TWIN
 
-    def _begin(self, name: int, first: int) -> Line:
-        if self._spare:
-            line = Line(name, self._spare.pop(), first)
-            self._numbered[line.number] = line
-        else:
-            line = Line(name, len(self._numbered), first)
-            self._numbered.append(line)
-        self._lines[name] = line
-        return line
-
-    def _end(self, line: Line) -> None:
-        del self._lines[line.name]
-        self._numbered[line.number] = _GONE
-        self._spare.append(line.number)
-
-    @staticmethod
-    def _put_beside(line: Line, position: int, page: int) -> None:
-        """``page`` has a content that the column reaches to already."""
-        if line.pages[position - line.first] < 0:
-            line.pages[position - line.first] = page
-        else:
-            line.twins.setdefault(position, []).append(page)
-
-    @staticmethod
-    def _forget_one_of_equals(line: Line, position: int, page: int) -> None:
+    def _forget_twin(self, page: int, number: int) -> None:
         """Another page than ``page`` still holds the content."""
-        twins, at = line.twins[position], position - line.first
-        if line.pages[at] == page:
-            line.pages[at] = twins.pop(0)
+        twins = self._twins[number]
+        if self._page_of.items[number] == page:
+            self._page_of.items[number] = twins.pop(0)
         else:
             twins.remove(page)
         if not twins:
-            del line.twins[position]
+            del self._twins[number]
+            self._content_of.items[self._page_of.items[number]] = number
+
+    def _renumber(self) -> None:
+        """Give up all numbers but those of contents that some page holds."""
+        page_of, content_of = self._page_of.view, self._content_of.view
+        is_live = page_of[: self._space.size] >= 0
+        old = np.flatnonzero(is_live)
+        pages = page_of[old]
+        new = self._space.keep(is_live)
+        page_of[:] = _NONE
+        page_of[new] = pages
+        content_of[pages] = new + (content_of[pages] & _TWIN)
+        twins = {int(new[np.searchsorted(old, number)]): further for number, further in self._twins.items()}
+        for number, further in twins.items():
+            content_of[further] = number + _TWIN
+        self._twins = twins

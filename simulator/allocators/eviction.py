@@ -20,138 +20,151 @@ a time, up to the next branch; here a leaf is one page, so no more is given up t
 
 import heapq
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.allocators.bulk import BULK_PAGES, page_array, view
+from simulator.allocators.bulk import Column, Pages, page_array
 from simulator.config import EvictionPolicy
 
 #: entries of a queue below which it is not worth cleaning up
 _SMALL = 1024
+#: entries looked at together when some of them may not count
+_LOOK = 64
 
 
-class EvictionOrder(Protocol):
+class EvictionOrder:
     """The cached pages, in the order in which they are given up. Each page must have been covered."""
 
     #: whether the order asks for ``built`` and ``used``
-    watches_use: bool
-
-    @property
-    def count(self) -> int: ...
-
-    def __contains__(self, page: int) -> bool: ...
-
-    def __iter__(self) -> Iterator[int]: ...
-
-    def cover(self, pages: int) -> None: ...
-
-    def built(self, page: int, *, on: int | None, priority: int) -> None: ...
-
-    def used(self, pages: Sequence[int], *, priority: int) -> None: ...
-
-    def extend(self, pages: Sequence[int]) -> None: ...
-
-    def remove(self, page: int) -> None: ...
-
-    def take(self, count: int) -> list[int]: ...
-
-
-class ReleaseQueue:
-    """First released, first given up. Appending is one copy, removal from the middle leaves an entry that no longer
-    counts; entries are swept out when they are more than those that do, so every call is O(1) a page."""
-
     watches_use = False
 
-    def __init__(self) -> None:
-        self._entries = array("i")
-        # number of the first entry ever still in _entries, and how many at its front have been taken
-        self._base = 0
-        self._taken = 0
-        # the number of the entry that counts for a page, -1 for a page that is not in the queue
-        self._number = array("q")
-        self.count = 0
+    @property
+    def count(self) -> int:
+        """Pages in the order."""
+        raise NotImplementedError
 
     def __contains__(self, page: int) -> bool:
-        return page < len(self._number) and self._number[page] >= 0
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[int]:
-        numbers, base = self._number, self._base
-        for at in range(self._taken, len(self._entries)):
-            page = self._entries[at]
-            if numbers[page] == base + at:
-                yield page
+        raise NotImplementedError
 
     def cover(self, pages: int) -> None:
         """Make room for the page ids below ``pages``."""
-        self._number.extend(array("q", (-1,)) * (pages - len(self._number)))
+        raise NotImplementedError
 
-    def built(self, page: int, *, on: int | None, priority: int) -> None:
-        """Nothing that this order heeds."""
+    def built(self, page: int, *, on: int, priority: int) -> None:
+        """``page`` has just been filled with what follows the content of the page ``on`` (-1: nothing)."""
 
-    def used(self, pages: Sequence[int], *, priority: int) -> None:
-        """Nothing that this order heeds."""
+    def used(self, pages: Pages, *, priority: int) -> None:
+        """One more request of this ``priority`` uses ``pages``."""
 
-    def extend(self, pages: Sequence[int]) -> None:
-        """``pages`` have been released, in this order."""
-        numbers = self._number
-        number = self._base + len(self._entries)
-        self._entries.extend(pages)
-        if len(pages) >= BULK_PAGES:
-            view(numbers)[page_array(pages)] = np.arange(number, number + len(pages))
-        else:
-            for page in pages:
-                numbers[page] = number
-                number += 1
-        self.count += len(pages)
-        if len(self._entries) > 2 * self.count + _SMALL:
+    def extend(self, pages: Pages) -> None:
+        """``pages`` have been released, in this order, all at the same time."""
+        raise NotImplementedError
+
+    def remove(self, pages: Pages) -> None:
+        """``pages`` are in use again."""
+        raise NotImplementedError
+
+    def take_one(self) -> int:
+        """The next page to give up."""
+        raise NotImplementedError
+
+    def take(self, count: int) -> Pages:
+        """The next ``count`` pages to give up."""
+        raise NotImplementedError
+
+
+class ReleaseQueue(EvictionOrder):
+    """First released, first given up. Appending is one copy, removal from the middle leaves an entry that no longer
+    counts; entries are swept out when they are more than those that do, so every call is O(1) a page."""
+
+    def __init__(self) -> None:
+        self._entries = Column(0)
+        # entries in use, and how many at their front have been taken
+        self._end = 0
+        self._taken = 0
+        # the entry that counts for a page, -1 for a page that is not in the queue
+        self._entry = Column(-1)
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def __contains__(self, page: int) -> bool:
+        return page < len(self._entry) and self._entry.items[page] >= 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._live(self._taken, self._end).tolist())
+
+    def cover(self, pages: int) -> None:
+        self._entry.cover(pages)
+
+    def extend(self, pages: Pages) -> None:
+        if self._end > 2 * self._count + _SMALL:
             self._sweep()
+        end = self._end + len(pages)
+        self._entries.cover(end)
+        self._entries.view[self._end : end] = pages
+        self._entry.view[pages] = np.arange(self._end, end)
+        self._end = end
+        self._count += len(pages)
 
-    def remove(self, page: int) -> None:
-        """``page`` is in use again."""
-        assert self._number[page] >= 0, f"page {page} is free and cannot be shared"
-        self._number[page] = -1
-        self.count -= 1
+    def remove(self, pages: Pages) -> None:
+        entries = self._entry.view[pages]
+        absent = int(entries.argmin())
+        assert entries.item(absent) >= 0, f"page {pages.item(absent)} is free and cannot be shared"
+        self._entry.view[pages] = -1
+        self._count -= len(pages)
 
-    def take(self, count: int) -> list[int]:
-        """The ``count`` pages released longest ago."""
-        taken = self._take_many(count) if count >= BULK_PAGES else []
-        entries, numbers, base, at = self._entries, self._number, self._base, self._taken
-        while len(taken) < count:
-            page = entries[at]
-            if numbers[page] == base + at:
-                numbers[page] = -1
-                taken.append(page)
+    def take_one(self) -> int:
+        entries, entry, at = self._entries.items, self._entry.items, self._taken
+        page = entries[at]
+        while entry[page] != at:
             at += 1
-        self._taken = at
-        self.count -= count
-        if at > self.count + _SMALL:
-            self._sweep()
+            page = entries[at]
+        entry[page] = -1
+        self._taken = at + 1
+        self._count -= 1
+        return page
+
+    def take(self, count: int) -> Pages:
+        """The ``count`` pages released longest ago."""
+        stop = self._taken + count
+        taken = self._live(self._taken, stop)
+        while len(taken) < count:
+            start, stop = stop, min(stop + max(count - len(taken), _LOOK), self._end)
+            more = self._live(start, stop)
+            surplus = len(taken) + len(more) - count
+            if surplus > 0:
+                more = more[:-surplus]
+                stop = self._entry.items[more.item(-1)] + 1
+            taken = np.concatenate((taken, more))
+        self._taken = stop
+        self._entry.view[taken] = -1
+        self._count -= count
         return taken
 
-    def _take_many(self, count: int) -> list[int]:
-        """Those of the first ``count`` entries that count."""
-        first, base = self._taken, self._base
-        pages, numbers = view(self._entries)[first : first + count], view(self._number)
-        pages = pages[numbers[pages] == np.arange(base + first, base + first + len(pages))]
-        numbers[pages] = -1
-        self._taken = min(first + count, len(self._entries))
-        taken: list[int] = pages.tolist()
-        return taken
+    def _live(self, start: int, stop: int) -> Pages:
+        """The pages of those entries that count."""
+        pages = self._entries.view[start:stop].astype(np.intp)
+        if self._end - self._taken == self._count:
+            return pages
+        live = self._entry.view[pages] == np.arange(start, stop, dtype=np.int32)
+        return pages if np.count_nonzero(live) == len(pages) else pages[live]
 
     def _sweep(self) -> None:
         """Keep only entries that count."""
-        first, numbers = self._base + self._taken, view(self._number)
-        # numbers go on from the last one, so that no old entry can be taken for a new one
-        self._base += len(self._entries)
-        pages = view(self._entries)[self._taken :]
-        live = pages[numbers[pages] == np.arange(first, self._base)]
-        numbers[live] = np.arange(self._base, self._base + len(live))
-        self._entries, self._taken = array("i", live.tobytes()), 0
+        live = self._live(self._taken, self._end)
+        self._entries.view[: len(live)] = live
+        self._entry.view[live] = np.arange(len(live))
+        self._taken, self._end = 0, len(live)
 
 
-class LeafOrder:
+class LeafOrder(EvictionOrder):
     """The smallest leaf first, by one of the rules above.
 
     A page's parent is the page that holds what comes before it. Times are counted in releases and fillings.
@@ -186,60 +199,57 @@ class LeafOrder:
         for name in ("_filled", "_last_use", "_uses", "_priority", "_parent", "_parent_filled", "_cached_children"):
             setattr(copy, name, getattr(self, name)[:])
         copy._cached, copy._heap = set(self._cached), list(self._heap)
-        return iter(copy.take(self.count))
+        return iter(copy.take(self.count).tolist())
 
     def cover(self, pages: int) -> None:
-        """Make room for the page ids below ``pages``."""
         missing = pages - len(self._filled)
         for column in (self._filled, self._last_use, self._uses, self._priority, self._parent_filled):
             column.extend(array(column.typecode, (0,)) * missing)
         self._cached_children.extend(array("i", (0,)) * missing)
         self._parent.extend(array("i", (-1,)) * missing)
 
-    def built(self, page: int, *, on: int | None, priority: int) -> None:
-        """``page`` has just been filled with what follows the content of the page ``on``, if anything comes before."""
+    def built(self, page: int, *, on: int, priority: int) -> None:
         self._now += 1
         self._filled[page] = self._last_use[page] = self._now
         self._uses[page] = 1
         self._priority[page] = priority
-        self._parent[page] = -1 if on is None else on
-        self._parent_filled[page] = 0 if on is None else self._filled[on]
+        self._parent[page] = on
+        self._parent_filled[page] = 0 if on < 0 else self._filled[on]
         self._cached_children[page] = 0
 
-    def used(self, pages: Sequence[int], *, priority: int) -> None:
-        """One more request of this ``priority`` uses ``pages``."""
-        for page in pages:
+    def used(self, pages: Pages, *, priority: int) -> None:
+        for page in pages.tolist():
             self._uses[page] += 1
             self._priority[page] = min(self._priority[page], priority)
 
-    def extend(self, pages: Sequence[int]) -> None:
-        """``pages`` have been released, all at the same time."""
+    def extend(self, pages: Pages) -> None:
+        released = pages.tolist()
         self._now += 1
-        self._cached.update(pages)
-        for page in pages:
+        self._cached.update(released)
+        for page in released:
             self._last_use[page] = self._now
             parent = self._parent_of(page)
             if parent >= 0:
                 self._cached_children[parent] += 1
-        for page in pages:
+        for page in released:
             if not self._cached_children[page]:
                 self._push(page)
 
-    def remove(self, page: int) -> None:
-        """``page`` is in use again."""
-        assert page in self._cached, f"page {page} is free and cannot be shared"
-        self._leave(page)
+    def remove(self, pages: Pages) -> None:
+        for page in pages.tolist():
+            assert page in self._cached, f"page {page} is free and cannot be shared"
+            self._leave(page)
 
-    def take(self, count: int) -> list[int]:
-        """The next ``count`` pages to give up."""
-        taken: list[int] = []
-        while len(taken) < count:
+    def take_one(self) -> int:
+        while True:
             *_, last_use, page = heapq.heappop(self._heap)
             is_leaf = page in self._cached and not self._cached_children[page]
             if is_leaf and last_use == self._last_use[page]:
-                taken.append(page)
                 self._leave(page)
-        return taken
+                return page
+
+    def take(self, count: int) -> Pages:
+        return page_array([self.take_one() for _ in range(count)])
 
     def _leave(self, page: int) -> None:
         self._cached.remove(page)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from simulator.allocators.base import Allocator, Demand, Holding, Leak
+from simulator.allocators.bulk import page_array
 from simulator.allocators.forwarding import ForwardingAllocator, innermost
 from simulator.allocators.leak import leak_of
 from simulator.allocators.paged import PagedAllocator, PagedHolding
@@ -104,8 +105,7 @@ class FaultyAllocator(ForwardingAllocator):
             self._stale = pages
 
     def _note(self, holding: Holding, page: int | None = None) -> None:
-        pages = holding.tables[0] if isinstance(holding, PagedHolding) else []
-        first = pages[0] if pages else -1
+        first = holding.tables[0][0] if isinstance(holding, PagedHolding) and holding.tables[0] else -1
         self.injected.append(Injected(self.fault, holding.demand.request_id, first if page is None else page))
 
     def _keep_reference(self, holding: PagedHolding) -> None:
@@ -113,7 +113,7 @@ class FaultyAllocator(ForwardingAllocator):
         page = holding.tables[0][-1]
         self._note(holding, page)
         if isinstance(allocator, SharedTables):
-            allocator._share(0, [page])
+            allocator._share(0, page_array([page]))
         else:
             holding.tables[0].pop()
 
@@ -122,7 +122,7 @@ class FaultyAllocator(ForwardingAllocator):
         assert isinstance(allocator, PagedAllocator)
         self._note(holding, pages[0])
         if isinstance(allocator, SharedTables):
-            allocator.pages.drop(pages, holding.demand.request_id)
+            allocator.pages.drop(page_array(pages), holding.demand.request_id)
         else:
             allocator.pool.give(pages)
 

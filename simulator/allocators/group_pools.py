@@ -253,7 +253,7 @@ class GroupPools(PagedAllocator):
         self.work.search_cycles += self.pools.search_cycles(pages)
         return pages
 
-    def _give(self, pages: list[int]) -> None:
+    def _give(self, pages: Sequence[int]) -> None:
         if pages:
             self.pools.give(pages)
             index = self.pools.pools.index(self.pools.pool_of(pages[0]))

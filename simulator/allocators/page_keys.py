@@ -10,10 +10,10 @@ Pages of one name follow each other, so a whole prompt is a few spans.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from simulator.allocators.content_index import Span
+from simulator.allocators.content_space import Span
 
 #: names of one request: its prompt, then one a sample (a beam search takes a new one at every fork)
 _NAME_BITS = 32
@@ -41,31 +41,27 @@ class SharedDemand(Protocol):
     priority: int
 
 
-def content_spans(demand: SharedDemand, first_page: int, last_page: int, page_tokens: int) -> Iterator[Span]:
+def content_spans(demand: SharedDemand, first_page: int, last_page: int, page_tokens: int) -> list[Span]:
     """Contents of the pages ``first_page .. last_page - 1`` of a sequence, in order. O(segments touched)."""
-    page = first_page
-    if first_page * page_tokens >= demand.prompt_tokens:
-        yield _private(demand.request_id, demand.sample + 1), first_page, last_page
-        return
-    for name, end in _names(demand, (first_page + 1) * page_tokens):
-        stop = min(end // page_tokens, last_page)
-        if stop > page:
-            yield name, page, stop
-            page = stop
-        if page == last_page:
-            return
-    if page < last_page:
-        yield _private(demand.request_id, demand.sample + 1), page, last_page
-
-
-def _names(demand: SharedDemand, first_end: int) -> Iterator[tuple[int, int]]:
-    """Name and end, in tokens, of each part of the prompt that reaches ``first_end`` or further."""
-    prompt = demand.prompt_tokens
-    if demand.prefix is not None:
+    spans: list[Span] = []
+    page, request_id = first_page, demand.request_id
+    prompt_pages = min(demand.prompt_tokens // page_tokens, last_page)
+    if demand.prefix is not None and page < prompt_pages:
         ids, ends = demand.prefix
-        for segment in range(bisect_left(ends, first_end), len(ends)):
-            yield 2 * int(ids[segment]), min(int(ends[segment]), prompt)
-    yield _private(demand.request_id, 0), prompt
+        first = bisect_left(ends, (page + 1) * page_tokens)
+        for name, end in zip(ids[first:], ends[first:], strict=True):
+            stop = min(end // page_tokens, prompt_pages)
+            if stop > page:
+                spans.append((2 * name, page, stop))
+                page = stop
+            if page == prompt_pages:
+                break
+    if page < prompt_pages:
+        spans.append((_private(request_id, 0), page, prompt_pages))
+        page = prompt_pages
+    if page < last_page:
+        spans.append((_private(request_id, demand.sample + 1), page, last_page))
+    return spans
 
 
 def _private(request_id: int, line: int) -> int:

@@ -10,7 +10,7 @@ Cost per call is O(pages moved); nothing here ever walks the pool.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 
 from simulator.allocators.base import Demand, Holding, Occupancy, Shortfall
@@ -66,20 +66,21 @@ def plain_layout(*, page_tokens: int, bytes_per_token: int) -> PageLayout:
 
 
 class PagedHolding(Holding):
-    """Page tables of one sequence: ``tables[g]`` lists page ids, ``copies`` ids a row, oldest first;
-    ``dropped[g]`` counts the leading rows that were given back (window groups). While the sequence is in host memory
-    its tables are empty and ``host_copy`` stands for them."""
+    """Page tables of one sequence: ``tables[g]`` has the page ids of group ``g``, ``copies`` ids a row, oldest first;
+    ``dropped[g]`` counts the leading rows that were given back (window groups). Tables are lists, or arrays where pages
+    come and go by the hundred. While the sequence is in host memory they are empty and ``host_copy`` stands for them.
+    """
 
     __slots__ = ("dropped", "host_copy", "tables")
 
     def __init__(self, demand: Demand, groups: int) -> None:
         super().__init__(demand)
-        self.tables: list[list[int]] = [[] for _ in range(groups)]
+        self.tables: list[MutableSequence[int]] = [[] for _ in range(groups)]
         self.dropped = [0] * groups
         self.host_copy: HostCopy | None = None
 
     @property
-    def pages(self) -> list[int]:
+    def pages(self) -> MutableSequence[int]:
         """The page table of a sequence with one group."""
         return self.tables[0]
 
@@ -179,7 +180,9 @@ class PagedAllocator(HostSwap):
         pages = self._take(len(holdings))
         for at, holding in enumerate(holdings):
             assert isinstance(holding, PagedHolding)
-            holding.tables[0].append(pages[at])
+            table = holding.tables[0]
+            assert isinstance(table, list)  # what the compiler knows how to append to
+            table.append(pages[at])
             held_tokens = holding.held_tokens + page_tokens
             holding.held_tokens = holding.capacity_tokens = held_tokens
             beyond = held_tokens - holding.final_tokens
@@ -304,7 +307,7 @@ class PagedAllocator(HostSwap):
         work.search_cycles += self.pool.search_cycles(pages)
         return pages
 
-    def _give(self, pages: list[int]) -> None:
+    def _give(self, pages: Sequence[int]) -> None:
         self.pool.give(pages)
         self.allocated_bytes -= len(pages) * self.layout.page_bytes
 

@@ -13,14 +13,16 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from simulator.allocators.base import Demand, Holding
+from simulator.allocators.bulk import page_array, table_pages
 from simulator.allocators.cow_check import check_sharing
 from simulator.allocators.hit_window import HitWindow
 from simulator.allocators.host_pool import HostCopy, HostPool
-from simulator.allocators.page_keys import SharedDemand, content_spans
+from simulator.allocators.page_contents import PageContents, page_contents
+from simulator.allocators.page_keys import SharedDemand
 from simulator.allocators.paged import PagedHolding, PageLayout
 from simulator.allocators.prefix_hits import Hits, find_hits, no_hits
 from simulator.allocators.shared_tables import SharedTables
-from simulator.allocators.sharing import RULES, CowHolding, SharingRules, priority_of
+from simulator.allocators.sharing import RULES, CowHolding, SharingRules, priority_of, table_of
 from simulator.config import EvictionPolicy
 from simulator.units import ceil_div
 
@@ -57,13 +59,13 @@ class PagedCowAllocator(SharedTables):
         )
         self.rules = rules
         self.enable_prefix_caching = self.caches_prefixes = enable_prefix_caching
-        self._names_one_by_one = rules.deduplicate or rules.computed_next_step
+        one_table = self._row_pages == 1 and not self._windowed
+        self._names_at_once = one_table and not (rules.deduplicate or rules.computed_next_step)
         # a page is named when the next one is taken, never in the step that begins it
-        self._grows_simply = self._row_pages == 1 and layout.page_tokens > 1 and not self._windowed
-        self._grows_simply = self._grows_simply and not self._names_one_by_one
+        self._grows_simply = self._names_at_once and layout.page_tokens > 1
         self._uncomputed: set[int] = set()
-        # demand, known tokens, version of the pages, answer: a blocked request asks again at every step
-        self._hits_asked: tuple[Demand, int, int, Hits] | None = None
+        # a blocked request asks again at every step
+        self._asked_last: Asked | None = None
         self._seen_requests = bytearray()
         self._recent = HitWindow(hit_rate_window)
         # what the request refused last knows and hits, in tokens
@@ -89,9 +91,8 @@ class PagedCowAllocator(SharedTables):
         known_tokens = cast(SharedDemand, demand).target_tokens
         hits = self._hits(demand, known_tokens)
         needed = max(0, ceil_div(tokens, self.layout.page_tokens) - hits.rows) * self._row_pages
-        if not self._enough(
-            self._asked(hits, needed, tokens, whole_tokens) + keep_free_bytes // self.layout.page_bytes
-        ):
+        asked = self._pages_asked(hits, needed, tokens, whole_tokens)
+        if not self._enough(asked + keep_free_bytes // self.layout.page_bytes):
             if self.rules.counts_refused:
                 self._refused = known_tokens, self._computed_tokens(hits, known_tokens)
                 self._count_look_ups(demand, *self._refused)
@@ -99,6 +100,7 @@ class PagedCowAllocator(SharedTables):
         holding = CowHolding(demand, len(self.layout.groups))
         holding.hit_tokens = self._computed_tokens(hits, known_tokens)
         holding.registered = hits.rows
+        holding.contents = self._asked_last.contents if self._asked_last is not None else None
         self._attach(holding, rows=hits.rows, tables=hits.tables, dropped=hits.dropped)
         self._set_early(holding, max(0, hits.rows * self.layout.page_tokens - tokens))
         self._count_look_ups(demand, known_tokens, holding.hit_tokens)
@@ -132,15 +134,16 @@ class PagedCowAllocator(SharedTables):
 
     def grow_each(self, holdings: list[Holding]) -> None:
         # One new page each and one that has become full: what decoding asks for all the time.
-        if not self._grows_simply or any(map(_writes_into_shared, holdings)):
+        if not self._grows_simply or _any_writes_into_shared(holdings):
             super().grow_each(holdings)
             return
         for holding in holdings:
             self.register(holding, holding.capacity_tokens)
+        page_tokens = self.layout.page_tokens
         for holding, page in zip(holdings, self._take(len(holdings)), strict=True):
             assert isinstance(holding, CowHolding)
             holding.tables[0].append(page)
-            self._set_held(holding, holding.held_tokens + self.layout.page_tokens)
+            self._set_held(holding, holding.held_tokens + page_tokens)
             holding.capacity_tokens = holding.held_tokens
         self._count(0, owned=len(holdings))
 
@@ -159,8 +162,8 @@ class PagedCowAllocator(SharedTables):
             child,
             rows=rows,
             tables=[
-                table[: (rows - dropped) * group.copies]
-                for table, dropped, group in zip(parent.tables, parent.dropped, self.layout.groups, strict=True)
+                table_pages(table_of(parent, index), 0, (rows - parent.dropped[index]) * group.copies)
+                for index, group in enumerate(self.layout.groups)
             ],
             dropped=parent.dropped,
         )
@@ -178,15 +181,19 @@ class PagedCowAllocator(SharedTables):
         if rows <= first or not self.enable_prefix_caching:
             return
         holding.registered = rows
-        spans = content_spans(cast(SharedDemand, holding.demand), first, rows, self.layout.page_tokens)
-        if self._row_pages == 1 and not self._windowed and not self._names_one_by_one:
-            pages = holding.pages
-            below = pages[first - 1] if first else None
-            self.pages.name(pages[first:rows], spans, below=below, priority=priority_of(holding))
+        contents = self._contents_of(holding, tokens)
+        if not self._names_at_once:
+            for row in range(first, rows):
+                self._name_row(holding, row, contents)
             return
-        for name, start, stop in spans:
-            for row in range(start, stop):
-                self._name_row(holding, row, name * self._row_pages)
+        table, numbers = table_of(holding, 0), contents.numbers[0]
+        if self.pages.watches_use:
+            below = table[first - 1] if first else -1
+            self.pages.built(table[first:rows], on=below, priority=priority_of(holding))
+        if rows == first + 1:
+            self.pages.name_one(table[first], numbers.item(first))
+        else:
+            self.pages.name(table_pages(table, first, rows), numbers[first:rows])
 
     def release(self, holding: Holding) -> None:
         assert isinstance(holding, CowHolding)
@@ -210,36 +217,39 @@ class PagedCowAllocator(SharedTables):
     def _hits(self, demand: Demand, known_tokens: int) -> Hits:
         if not self.enable_prefix_caching:
             return no_hits(len(self.layout.groups))
-        asked = self._hits_asked
-        if asked is not None and asked[0] is demand and asked[1:3] == (known_tokens, self.pages.version):
-            return asked[3]
+        asked = self._asked_last
+        if asked is not None and asked.demand is demand and asked.known_tokens == known_tokens:
+            if asked.version == self.pages.version:
+                return asked.hits
+        else:
+            asked = self._asked_last = Asked(demand, known_tokens, self._contents(demand, known_tokens))
+        if asked.contents.epoch != self.pages.contents.epoch:
+            asked.contents = self._contents(demand, known_tokens)
         limit = known_tokens if self.rules.share_whole_prompt else known_tokens - 1
-        rows = limit // self.layout.page_tokens
-        spans = content_spans(cast(SharedDemand, demand), 0, rows, self.layout.page_tokens)
-        hits = find_hits(self.pages, self.layout, spans)
-        self._hits_asked = demand, known_tokens, self.pages.version, hits
-        return hits
+        asked.hits = find_hits(self.pages, self.layout, asked.contents.numbers, limit // self.layout.page_tokens)
+        asked.version = self.pages.version
+        return asked.hits
 
     def _computed_tokens(self, hits: Hits, known_tokens: int) -> int:
         """Tokens of a hit that need no computing: never the last one known, whole pages."""
         page_tokens = self.layout.page_tokens
         rows = min(hits.rows, (known_tokens - 1) // page_tokens)
         if self._uncomputed:
-            uncomputed = (i // self._row_pages for i, page in enumerate(hits.pages()) if page in self._uncomputed)
+            entries = enumerate(hits.pages().tolist())
+            uncomputed = (i // self._row_pages for i, page in entries if page in self._uncomputed)
             rows = min(rows, next(uncomputed, rows))
         return rows * page_tokens
 
-    def _asked(self, hits: Hits, needed: int, tokens: int, whole_tokens: int) -> int:
+    def _pages_asked(self, hits: Hits, needed: int, tokens: int, whole_tokens: int) -> int:
         """Pages that must be available to admit: new ones, and one for each cached page that stops being available."""
         whole_tokens = max(tokens, whole_tokens)
         if self.rules.charge_hits:
             return self.peak_pages(whole_tokens, whole_tokens)
-        references = self.pages.references
-        pages = list(hits.pages())
+        pages = hits.pages()
         if whole_tokens > tokens:
             missing_tokens = whole_tokens - hits.rows * self.layout.page_tokens
             needed = max(needed, self.peak_pages(missing_tokens, whole_tokens) - len(pages))
-        return needed + sum(not references[page] for page in pages)
+        return needed + self.pages.count_unreferenced(pages)
 
     def _count_look_ups(self, demand: Demand, known_tokens: int, hit_tokens: int, more_steps: int = 0) -> None:
         """Hits are counted up to the first admission of a request, not when it resumes; in this step, or once in each
@@ -274,38 +284,50 @@ class PagedCowAllocator(SharedTables):
     def _register_computed(self, holding: CowHolding) -> None:
         self.register(holding, min(cast(SharedDemand, holding.demand).computed_tokens, holding.held_tokens))
 
-    def _name_row(self, holding: CowHolding, row: int, name: int) -> None:
-        """Give the pages of one row their names, ``name`` and following, one for each group and copy."""
+    def _contents_of(self, holding: CowHolding, tokens: int) -> PageContents:
+        contents = holding.contents
+        if contents is None or contents.epoch != self.pages.contents.epoch:
+            holding.contents = contents = self._contents(holding.demand, tokens)
+        return contents
+
+    def _contents(self, demand: Demand, tokens: int) -> PageContents:
+        return page_contents(
+            self.pages.contents,
+            cast(SharedDemand, demand),
+            tokens,
+            page_tokens=self.layout.page_tokens,
+            slots=self._row_pages,
+        )
+
+    def _name_row(self, holding: CowHolding, row: int, contents: PageContents) -> None:
+        """Give the pages of one row their contents, one for each group and copy."""
+        slot = 0
         for index, group in enumerate(self.layout.groups):
             table = holding.tables[index]
             entry = (row - holding.dropped[index]) * group.copies
             for copy in range(group.copies if entry >= 0 else 0):
                 # a sibling that shares the page may have named it
                 if not self.pages.has_content(table[entry + copy]):
-                    self._name(holding, index, entry + copy, (name + copy, row))
-            name += group.copies
+                    self._name(holding, index, entry + copy, contents.numbers[slot + copy].item(row))
+            slot += group.copies
 
-    def _name(self, holding: CowHolding, index: int, entry: int, content: tuple[int, int]) -> None:
+    def _name(self, holding: CowHolding, index: int, entry: int, number: int) -> None:
         """Record what a page holds; if equal pages are merged, one that holds the same already takes its place."""
         table, demand = holding.tables[index], holding.demand
-        page, (name, row) = table[entry], content
+        page, priority = table[entry], priority_of(holding)
         # a page with other readers stays: taking up a cached twin would then cost a page that nobody has asked for
         alone = self.pages.references[page] == 1
-        twin = self.pages.find(name, row) if self.rules.deduplicate and alone else None
+        twin = self.pages.contents.find(number) if self.rules.deduplicate and alone else None
         if twin is None:
             below = entry - self.layout.groups[index].copies
-            self.pages.name(
-                [page],
-                [(name, row, row + 1)],
-                below=table[below] if below >= 0 else None,
-                priority=priority_of(holding),
-            )
+            self.pages.built([page], on=table[below] if below >= 0 else -1, priority=priority)
+            self.pages.name_one(page, number)
             # generated pages are found by nobody but their own sequence, when it resumes
             if self.rules.computed_next_step and holding.registered * self.layout.page_tokens <= demand.prompt_tokens:
                 self._uncomputed.add(page)
         else:
-            self._share(index, [twin], priority=priority_of(holding))
-            self._unshare(holding, index, [page])
+            self._share(index, page_array([twin]), priority=priority)
+            self._unshare(holding, index, page_array([page]))
             table[entry] = twin
             self.totals.unshared_pages -= self.unit
 
@@ -320,7 +342,23 @@ class PagedCowAllocator(SharedTables):
             self.register(holding, copy.registered * self.layout.page_tokens)
 
 
-def _writes_into_shared(holding: Holding) -> bool:
-    """Whether the next token of ``holding`` goes to a page that others read, or that was hit and is computed again."""
-    assert isinstance(holding, CowHolding)
-    return holding.shared_tail is not None or holding.early_tokens > 0
+class Asked:
+    """What the pool has, at one ``version`` of its pages, of ``demand`` with ``known_tokens`` known tokens."""
+
+    __slots__ = ("contents", "demand", "hits", "known_tokens", "version")
+
+    def __init__(self, demand: Demand, known_tokens: int, contents: PageContents) -> None:
+        self.demand = demand
+        self.known_tokens = known_tokens
+        self.contents = contents
+        self.version = -1
+        self.hits = no_hits(0)
+
+
+def _any_writes_into_shared(holdings: list[Holding]) -> bool:
+    """Whether the next token of one goes to a page that others read, or that was hit and is computed again."""
+    for holding in holdings:
+        assert isinstance(holding, CowHolding)
+        if holding.shared_tail is not None or holding.early_tokens > 0:
+            return True
+    return False

@@ -5,17 +5,23 @@ Cached pages are given up one by one, in the order of an ``EvictionOrder``, only
 request that begins with the same content takes them back. So cached pages count as available.
 
 Everything that is known of a page stands in columns of integers (``content_index``, ``eviction``), some 30 bytes
-a page.
+a page. Pages come and go as arrays, or one at a time.
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from simulator.allocators.bulk import BULK_PAGES, page_array, view
-from simulator.allocators.content_index import ContentIndex, Span
+import numpy as np
+
+from simulator.allocators.bulk import Column, Pages, page_array
+from simulator.allocators.content_index import ContentIndex
+from simulator.allocators.content_space import Numbers
 from simulator.allocators.eviction import eviction_order
 from simulator.allocators.page_pool import PagePool
 from simulator.config import EvictionPolicy, FreeOrder
+
+#: pages up to which taking them one by one is faster
+_FEW = 8
 
 
 class SharedPages(PagePool):
@@ -31,8 +37,7 @@ class SharedPages(PagePool):
     ) -> None:
         assert order != "fifo" or eviction_policy == "lru", "one queue of free and cached pages is lru"
         super().__init__(max_pages, order, first_page=first_page)
-        #: references to each page handed out so far
-        self.references = array("i")
+        self._references = Column(0)
         #: sum of all references: the entries of all page tables
         self.total_references = 0
         #: cached pages now, and pages whose content has been given up so far
@@ -42,132 +47,135 @@ class SharedPages(PagePool):
         self.version = 0
         self.contents = ContentIndex()
         self._released = eviction_order(eviction_policy)
+        #: whether pages are given up by what was built on them
+        self.watches_use = self._released.watches_use
 
     def __len__(self) -> int:
         """Pages that could be taken now: free and cached."""
-        free = self.max_pages - self._fresh + len(self._recycled) - self._head
-        return free + self._released.count
+        return super().__len__() + self._released.count
+
+    @property
+    def references(self) -> "array[int]":
+        """References to each page handed out so far."""
+        return self._references.items
 
     # ---- references
 
-    def take(self, count: int) -> list[int]:
+    def take_one(self) -> int:
+        """``take`` for a single page."""
+        if super().__len__():
+            return int(self.take_many(1).item(0))
+        page = self._released.take_one()
+        self.version += 1
+        if self.contents.forget_one(page):
+            self.cached_pages -= 1
+            self.evictions += 1
+        self.total_references += 1
+        self._references.items[page] = 1
+        return page
+
+    def take_many(self, count: int) -> Pages:
         """``count`` pages, each with one reference, in the order of reuse; the caller has checked that they exist."""
-        free = len(self) - self._released.count
+        free = super().__len__()
         assert 0 <= count <= free + self._released.count, f"{count} pages asked, {len(self)} available"
-        taken = super().take(min(count, free)) if free else []
-        if self._fresh > len(self.references):
+        if not free:
+            taken = self._reclaim(count)
+        else:
+            taken = page_array(super().take(min(count, free)))
             self._cover(self._fresh)
-        if len(taken) < count:
-            taken += self._reclaim(count - len(taken))
+            if count > free:
+                taken = np.concatenate((taken, self._reclaim(count - free)))
         self.total_references += count
-        if count >= BULK_PAGES:
-            view(self.references)[page_array(taken)] = 1
-            return taken
-        references = self.references
-        for page in taken:
-            references[page] = 1
+        self._references.view[taken] = 1
         return taken
 
-    def share(self, pages: Sequence[int], *, priority: int = 0) -> int:
+    def take(self, count: int) -> list[int]:
+        """``take_many`` as a list."""
+        if count <= _FEW and not super().__len__():
+            return [self.take_one() for _ in range(count)]
+        taken: list[int] = self.take_many(count).tolist()
+        return taken
+
+    def cycles_to_find(self, pages: Pages) -> int:
+        """``search_cycles`` of pages just taken."""
+        each = self.cycles_per_page
+        return self.search_cycles(pages.tolist()) if each is None else each * len(pages)
+
+    def share(self, pages: Pages, *, priority: int = 0) -> int:
         """One more reference to each page, of a request of ``priority``; how many had none (were cached) before."""
-        released = self._released
-        revived = self._refer_to_many(pages) if len(pages) >= BULK_PAGES else self._refer_to(pages)
-        if released.watches_use:
-            released.used(pages, priority=priority)
-        self.cached_pages -= revived
+        references = self._references.view[pages]
+        revived = len(pages) - int(np.count_nonzero(references))
+        if revived:
+            self._released.remove(pages if revived == len(pages) else pages[references == 0])
+            self.cached_pages -= revived
+        if self.watches_use:
+            self._released.used(pages, priority=priority)
+        self._references.view[pages] = references + 1
         self.total_references += len(pages)
         return revived
 
-    def _refer_to(self, pages: Sequence[int]) -> int:
-        revived = 0
-        references, released = self.references, self._released
-        for page in pages:
-            if references[page] == 0:
-                released.remove(page)
-                revived += 1
-            references[page] += 1
-        return revived
+    def count_unreferenced(self, pages: Pages) -> int:
+        """How many of ``pages`` nobody holds."""
+        return len(pages) - int(np.count_nonzero(self._references.view[pages]))
 
-    def _refer_to_many(self, pages: Sequence[int]) -> int:
-        at, references = page_array(pages), view(self.references)
-        cached = at[references[at] == 0].tolist()
-        for page in cached:
-            self._released.remove(page)
-        references[at] += 1
-        return len(cached)
-
-    def drop(self, pages: Sequence[int], request_id: int) -> int:
+    def drop(self, pages: Pages, request_id: int) -> int:
         """One reference less to each page, in this order; how many of them have none left.
 
         Raises ``AssertionError`` naming the request and the page if nobody holds it.
         """
-        gone = self._let_go_of_many(pages) if len(pages) >= BULK_PAGES else None
-        kept, unknown, cached = gone or self._let_go_of(pages, request_id)
-        if kept:
-            self._released.extend(kept)
-        if unknown:
-            # of one release, the page released first is reused first
-            self.give(reversed(unknown))
-        self.cached_pages += cached
+        if not len(pages):
+            return 0
+        left = self._references.view[pages] - 1
+        if left.item(left.argmin()) < 0:
+            wrong = int((left < 0).argmax())
+            self._references.view[pages[:wrong]] = left[:wrong]
+            raise AssertionError(f"request {request_id} releases page {pages.item(wrong)}, which nobody holds")
+        self._references.view[pages] = left
         self.total_references -= len(pages)
-        return len(kept) + len(unknown)
+        if left.item(left.argmax()) > 0:
+            pages = pages[left == 0]
+            if not len(pages):
+                return 0
+        self._let_go(pages)
+        return len(pages)
 
-    def _let_go_of(self, pages: Sequence[int], request_id: int) -> tuple[list[int], list[int], int]:
-        """Of the pages that have no reference left: those that queue up, the others, and how many of all are known."""
-        references, line_of = self.references, self.contents.line_of
-        one_queue = self.order == "fifo"
-        kept: list[int] = []
-        unknown: list[int] = []
-        cached = 0
-        for page in pages:
-            left = references[page] - 1
-            assert left >= 0, f"request {request_id} releases page {page}, which nobody holds"
-            references[page] = left
-            if left:
-                continue
-            if line_of[page] >= 0:
-                kept.append(page)
-                cached += 1
-            elif one_queue:
-                kept.append(page)
-            else:
-                unknown.append(page)
-        return kept, unknown, cached
-
-    def _let_go_of_many(self, pages: Sequence[int]) -> tuple[list[int], list[int], int] | None:
-        """``_let_go_of``, unless somebody holds one of them no more."""
-        at, references = page_array(pages), view(self.references)
-        left = references[at] - 1
-        if left.min() < 0:
-            return None
-        references[at] = left
-        free = at[left == 0]
-        known = view(self.contents.line_of)[free] >= 0
-        if self.order == "fifo":
-            return free.tolist(), [], int(known.sum())
-        kept: list[int] = free[known].tolist()
-        return kept, free[~known].tolist(), len(kept)
+    def _let_go(self, pages: Pages) -> None:
+        """Nobody holds ``pages`` any more: those that can be found queue up, the others are free or queue up, too."""
+        known = self.contents.count_known(pages)
+        self.cached_pages += known
+        if known == len(pages) or self.order == "fifo":
+            self._released.extend(pages)
+            return
+        is_known = self.contents.known(pages)
+        if known:
+            self._released.extend(pages[is_known])
+        # of one release, the page released first is reused first
+        self.give(pages[~is_known][::-1].tolist())
 
     # ---- content
 
-    def find(self, name: int, position: int) -> int | None:
-        """The page that has held this content for longest, or ``None``."""
-        return self.contents.find(name, position)
+    def leading(self, numbers: Numbers) -> Pages:
+        """Pages of the contents up to the first one that is not there."""
+        return self.contents.leading(numbers)
 
-    def leading(self, spans: Iterable[Span]) -> list[int]:
-        """Pages of the spans up to the first content that is not there."""
-        return self.contents.leading(spans)
+    def built(self, pages: Sequence[int], *, on: int, priority: int) -> None:
+        """Tell the order of eviction, if it ``watches_use``, of pages that follow each other in a table and are about
+        to be named for a request of ``priority``. The first one follows the page ``on`` (-1: none)."""
+        for page in pages:
+            if not self.contents.knows(page):
+                self._released.built(page, on=on, priority=priority)
+            on = page
 
-    def name(self, pages: Sequence[int], spans: Iterable[Span], *, below: int | None = None, priority: int = 0) -> None:
-        """Record the content of pages that follow each other in a table, the first after the page ``below``, where it
-        is not known. A page found earlier for a content stays the one found. ``priority`` is that of the request."""
+    def name_one(self, page: int, number: int) -> None:
+        """``name`` for a single page."""
         self.version += 1
-        if self._released.watches_use:
-            for page in pages:
-                if not self.contents.knows(page):
-                    self._released.built(page, on=below, priority=priority)
-                below = page
-        self.contents.name(pages, spans)
+        self.contents.name_one(page, number)
+
+    def name(self, pages: Pages, numbers: Numbers) -> None:
+        """Record the content of ``pages`` where it is not known. A page found earlier for a content stays the one
+        found."""
+        self.version += 1
+        self.contents.name(pages, numbers)
 
     def has_content(self, page: int) -> bool:
         """Whether the content of ``page`` is known and can be found."""
@@ -196,11 +204,11 @@ class SharedPages(PagePool):
 
     def _cover(self, pages: int) -> None:
         """Make room in the columns for page ids handed out for the first time, all below ``pages``."""
-        self.references.extend(array("i", (0,)) * (pages - len(self.references)))
+        self._references.cover(pages)
         self.contents.cover(pages)
         self._released.cover(pages)
 
-    def _reclaim(self, count: int) -> list[int]:
+    def _reclaim(self, count: int) -> Pages:
         """The next ``count`` pages to be given up; what they held is forgotten."""
         taken = self._released.take(count)
         self.version += count

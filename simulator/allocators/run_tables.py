@@ -153,7 +153,7 @@ def mean_run_pages(holdings: Iterable[PagedHolding], groups: Sequence[PageGroup]
     return pages / bursts if bursts else 1.0
 
 
-def _count_bursts(table: list[int], first: int, copies: int) -> int:
+def _count_bursts(table: Sequence[int], first: int, copies: int) -> int:
     """Entries from ``first`` on that do not continue the page one row above them."""
     start = max(first, copies)
     starts = max(0, min(copies, len(table)) - first)
@@ -163,7 +163,7 @@ def _count_bursts(table: list[int], first: int, copies: int) -> int:
     return starts
 
 
-def _bursts_around(table: list[int], entry: int, copies: int) -> int:
+def _bursts_around(table: Sequence[int], entry: int, copies: int) -> int:
     """Pieces that begin at ``entry`` or at the row below it."""
     starts_here = entry < copies or table[entry] - table[entry - copies] != 1
     below = entry + copies

@@ -5,15 +5,17 @@ The byte counts of ``base.Allocator`` are exact under sharing: a page with ``r``
 once. Only a last page right after a fork is shared while partly filled; ``SharedTail`` says how far.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 
 from simulator.allocators.base import Occupancy, Shortfall
+from simulator.allocators.bulk import Pages, extend_table, new_table, page_array, table_pages
 from simulator.allocators.host_pool import HostCopy, HostPool
 from simulator.allocators.paged import TABLE_ENTRY_BYTES, PagedAllocator, PagedHolding, PageLayout
 from simulator.allocators.prefix_cache import SharedPages
-from simulator.allocators.sharing import CowHolding, SharedTail, SharingRules, priority_of
+from simulator.allocators.sharing import CowHolding, SharedTail, SharingRules, priority_of, table_of
 from simulator.config import EvictionPolicy
 from simulator.units import align_up, ceil_div
 
@@ -98,18 +100,26 @@ class SharedTables(PagedAllocator):
         return False
 
     def _take(self, count: int) -> list[int]:
-        taken = super()._take(count)
-        self.totals.unshared_pages += count * self.unit
-        self.totals.evictions = self.pages.evictions * self.unit
-        if self.unit > 1:
-            more = count * (self.unit - 1)
-            self.totals.pages_taken += more
-            self.work.new_pages += more
-            self.work.table_bytes += more * TABLE_ENTRY_BYTES
-            self.work.search_cycles += (self.unit - 1) * self.pages.search_cycles(taken)
-        return taken
+        pages = self.pages.take(count)
+        self._count_taken(count, self.pages.search_cycles(pages))
+        return pages
 
-    def _share(self, index: int, pages: Sequence[int], *, priority: int = 0) -> None:
+    def _take_many(self, count: int) -> Pages:
+        pages = self.pages.take_many(count)
+        self._count_taken(count, self.pages.cycles_to_find(pages))
+        return pages
+
+    def _count_taken(self, count: int, search_cycles: int) -> None:
+        pages, totals, work = count * self.unit, self.totals, self.work
+        self.allocated_bytes += count * self.layout.page_bytes
+        totals.pages_taken += pages
+        totals.unshared_pages += pages
+        totals.evictions = self.pages.evictions * self.unit
+        work.new_pages += pages
+        work.table_bytes += pages * TABLE_ENTRY_BYTES
+        work.search_cycles += search_cycles * self.unit
+
+    def _share(self, index: int, pages: Pages, *, priority: int = 0) -> None:
         """One more reference to ``pages`` of group ``index``, all of them full, for a request of ``priority``."""
         revived = self.pages.share(pages, priority=priority)
         self.allocated_bytes += revived * self.layout.page_bytes
@@ -117,7 +127,7 @@ class SharedTables(PagedAllocator):
         self.work.table_bytes += len(pages) * self.unit * TABLE_ENTRY_BYTES
         self.totals.unshared_pages += len(pages) * self.unit
 
-    def _unshare(self, holding: PagedHolding, index: int, pages: Sequence[int]) -> None:
+    def _unshare(self, holding: PagedHolding, index: int, pages: Pages) -> None:
         """One reference less to ``pages`` of group ``index``, counted as full where others still hold them."""
         if self._reverse_release:
             pages = pages[::-1]
@@ -139,23 +149,33 @@ class SharedTables(PagedAllocator):
         self.discount_bytes += after * row_bytes // copies - before * row_bytes // copies
         self._further[index] = after
 
-    def _deal(self, holding: PagedHolding, pages: list[int], rows: int) -> None:
+    def _extend(self, holding: PagedHolding, needed: int) -> None:
+        if needed == 1:
+            holding.tables[0].append(self._take(1)[0])
+            self._count(0, owned=1)
+        elif needed:
+            self._hand_out(holding, self._take_many(needed), needed // self._row_pages)
+        if needed:
+            rows = needed // self._row_pages
+            self._set_held(holding, holding.held_tokens + rows * self.layout.page_tokens)
+        holding.capacity_tokens = self._next_call(holding) if self._windowed else holding.held_tokens
+
+    def _hand_out(self, holding: PagedHolding, pages: Pages, rows: int) -> None:
+        """Give ``pages`` to the groups: all rows of the first group, then of the next, as separate managers do."""
         start = 0
         for index, group in enumerate(self.layout.groups):
             count = rows * group.copies
-            holding.tables[index] += pages[start : start + count]
+            extend_table(table_of(holding, index), pages[start : start + count])
             self._count(index, owned=count)
             start += count
 
     # ---- tables
 
-    def _attach(
-        self, holding: PagedHolding, *, rows: int, tables: Sequence[Sequence[int]], dropped: Sequence[int]
-    ) -> None:
+    def _attach(self, holding: PagedHolding, *, rows: int, tables: Sequence[Pages], dropped: Sequence[int]) -> None:
         """Start an empty holding with ``rows`` rows of existing pages, ``dropped`` of them given back already."""
         for index, (group, pages) in enumerate(zip(self.layout.groups, tables, strict=True)):
             self._share(index, pages, priority=priority_of(holding))
-            holding.tables[index] = list(pages)
+            holding.tables[index] = new_table(pages)
             holding.dropped[index] = dropped[index]
             self.discount_bytes += self._row_bytes(group, dropped[index])
         self._set_held(holding, rows * self.layout.page_tokens)
@@ -167,19 +187,24 @@ class SharedTables(PagedAllocator):
             self._leave_tail(holding, holding.shared_tail)
         self._set_early(holding, 0)
         for index, group in enumerate(self.layout.groups):
-            self._unshare(holding, index, holding.tables[index])
+            self._unshare(holding, index, self._entries(holding, index))
             self.discount_bytes -= self._row_bytes(group, holding.dropped[index])
-            holding.tables[index] = []
+            holding.tables[index] = array("i")
             holding.dropped[index] = 0
         self._set_held(holding, 0)
         holding.capacity_tokens = holding.registered = 0
 
     def _drop_rows(self, holding: PagedHolding, index: int, rows: int) -> None:
         group, table = self.layout.groups[index], holding.tables[index]
-        self._unshare(holding, index, table[: rows * group.copies])
+        self._unshare(holding, index, self._entries(holding, index)[: rows * group.copies])
         del table[: rows * group.copies]
         holding.dropped[index] += rows
         self.discount_bytes += self._row_bytes(group, rows)
+
+    def _entries(self, holding: PagedHolding, index: int) -> Pages:
+        """All entries of the table of group ``index``."""
+        table = table_of(holding, index)
+        return table_pages(table, 0, len(table))
 
     def _set_early(self, holding: CowHolding, early_tokens: int) -> None:
         """Record how many tokens of shared pages the length of ``holding`` does not contain yet."""
@@ -214,11 +239,11 @@ class SharedTables(PagedAllocator):
         self._leave_tail(holding, tail)
         for index, group in enumerate(self.layout.groups):
             first = self._tail_entry(holding, index, tail.length)
-            place = slice(first, first + group.copies)
-            shared, own = holding.tables[index][place], self._take(group.copies)
-            self._tell(zip(shared, own, strict=True))
+            table, last = table_of(holding, index), first + group.copies
+            shared, own = table_pages(table, first, last), self._take_many(group.copies)
+            self._tell(zip(shared.tolist(), own.tolist(), strict=True))
             self._unshare(holding, index, shared)
-            holding.tables[index][place] = own
+            table[first:last] = new_table(own)
             self._count(index, owned=group.copies)
             self.work.copied_bytes += 2 * filled_tokens * group.token_bytes
         self.totals.cow_copies += self._row_pages * self.unit
@@ -248,10 +273,10 @@ class SharedTables(PagedAllocator):
             for index, group in enumerate(self.layout.groups):
                 table = [pages[page] for page in copy.tables[index]]
                 shared = [page for page in table if page in placed]
-                self._share(index, shared, priority=priority_of(holding))
+                self._share(index, page_array(shared), priority=priority_of(holding))
                 self._count(index, owned=len(table) - len(shared))
                 self.discount_bytes += self._row_bytes(group, copy.dropped[index])
-                holding.tables[index], holding.dropped[index] = table, copy.dropped[index]
+                holding.tables[index], holding.dropped[index] = array("i", table), copy.dropped[index]
                 placed.update(table)
             self._set_held(holding, copy.held_tokens)
             self._extend(holding, 0)

@@ -1,9 +1,11 @@
 """The rules engines follow when they share pages, and the values that sharing adds to a sequence."""
 
+from array import array
 from dataclasses import dataclass
 from typing import cast
 
 from simulator.allocators.base import Demand
+from simulator.allocators.page_contents import PageContents
 from simulator.allocators.page_keys import SharedDemand
 from simulator.allocators.paged import PagedHolding
 from simulator.config import FreeOrder, ProfileName
@@ -46,15 +48,25 @@ RULES: dict[ProfileName, SharingRules] = {
 
 class CowHolding(PagedHolding):
     """``registered`` leading rows are findable by content; ``shared_tail`` is set while others share the partly filled
-    last page; ``early_tokens`` lie in pages that were hit but will be computed again, and have not been so far."""
+    last page; ``early_tokens`` lie in pages that were hit but will be computed again, and have not been so far;
+    ``contents`` are those of its pages, once somebody has asked. Tables are arrays."""
 
-    __slots__ = ("early_tokens", "registered", "shared_tail")
+    __slots__ = ("contents", "early_tokens", "registered", "shared_tail")
 
     def __init__(self, demand: Demand, groups: int) -> None:
         super().__init__(demand, groups)
+        self.tables = [array("i") for _ in range(groups)]
+        self.contents: PageContents | None = None
         self.registered = 0
         self.early_tokens = 0
         self.shared_tail: SharedTail | None = None
+
+
+def table_of(holding: PagedHolding, index: int) -> "array[int]":
+    """The page table of group ``index`` of a holding whose tables are arrays."""
+    table = holding.tables[index]
+    assert isinstance(table, array)
+    return table
 
 
 def priority_of(holding: PagedHolding) -> int:
