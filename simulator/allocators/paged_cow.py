@@ -63,6 +63,8 @@ class PagedCowAllocator(SharedTables):
         self._names_at_once = one_table and not (rules.deduplicate or rules.computed_next_step)
         # a page is named when the next one is taken, never in the step that begins it
         self._grows_simply = self._names_at_once and layout.page_tokens > 1
+        self._cycles_per_page = self._cycles_per_page if self._grows_simply else None
+        self.cycles_per_page = self._cycles_per_page
         self._uncomputed: set[int] = set()
         # a blocked request asks again at every step
         self._asked_last: Asked | None = None

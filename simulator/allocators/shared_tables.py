@@ -13,7 +13,7 @@ from math import gcd
 from simulator.allocators.base import Occupancy, Shortfall
 from simulator.allocators.bulk import Pages, extend_table, new_table, page_array, table_pages
 from simulator.allocators.host_pool import HostCopy, HostPool
-from simulator.allocators.paged import TABLE_ENTRY_BYTES, PagedAllocator, PagedHolding, PageLayout
+from simulator.allocators.paged import TABLE_ENTRY_BYTES, PagedAllocator, PagedHolding, PageGroup, PageLayout
 from simulator.allocators.prefix_cache import SharedPages
 from simulator.allocators.sharing import CowHolding, SharedTail, SharingRules, priority_of, table_of
 from simulator.config import EvictionPolicy
@@ -56,6 +56,10 @@ class SharedTables(PagedAllocator):
         # for each group: pages owned, and references beyond the first one to them
         self._owned = [0] * len(layout.groups)
         self._further = [0] * len(layout.groups)
+        # shared last pages: who writes into one takes another page than the next one in order
+        self._shared_tails = 0
+        uniform = self._plain and self.unit == 1 and layout.groups == (PageGroup(layout.bytes_per_token),)
+        self._cycles_per_page = self.pages.cycles_per_page if uniform and not rules.share_whole_prompt else None
         self._plain = False
 
     @property
@@ -219,6 +223,8 @@ class SharedTables(PagedAllocator):
         if tail is None:
             end = align_up(length, self.layout.page_tokens)
             tail = parent.shared_tail = SharedTail(length, end, parent)
+            self._shared_tails += 1
+            self.cycles_per_page = None
         assert tail.length == length, f"request {child.demand.request_id}: fork at {length}, last page at {tail.length}"
         before = tail.excess_tokens()
         tail.join(child)
@@ -230,6 +236,9 @@ class SharedTables(PagedAllocator):
         """``holding`` is about to give up its reference to the shared last page, as if it were full."""
         before = tail.excess_tokens()
         tail.leave(holding)
+        if len(tail.sharers) == 1:
+            self._shared_tails -= 1
+            self.cycles_per_page = None if self._shared_tails else self._cycles_per_page
         self.tail_bytes += (before - tail.excess_tokens()) * self.bytes_per_token
         self.discount_bytes += (tail.end - tail.length) * self.bytes_per_token
 

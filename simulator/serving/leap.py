@@ -47,7 +47,8 @@ class Leap:
         last_step = batch.next_finish()
         somebody_waits = bool(scheduler.waiting or scheduler.swapped)
         self._recorder.queues = (len(scheduler.running), scheduler.requeued, len(scheduler.swapped))
-        by_page = scheduler.grows_by_page()
+        # giving up cached pages may change what those who wait would hit
+        by_page = scheduler.grows_by_page() and not (somebody_waits and self._allocator.caches_prefixes)
         shortest = SHORTEST_BESIDE_BLOCKS if by_page else SHORTEST_STRETCH
         first = step = batch.step + 1
         while step < last_step:
