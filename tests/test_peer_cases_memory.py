@@ -613,7 +613,7 @@ def test_one_step_with_more_requests_than_the_window_counts_as_a_whole() -> None
 def test_recent_and_whole_run_hit_rates_differ_while_the_cache_warms_up() -> None:
     """Known case 55 (1CatAI/1Cat-vLLM #90): 5 users, 3 rounds, the same prompt; the last block is computed again."""
     engine = Engine(NEWEST, pages=200, page_tokens=16)
-    engine.allocator._recent.limit = 10
+    engine.allocator._look_ups.recent.limit = 10
     for _ in range(3):
         for holding in [engine.start(numbers(0, 320)) for _ in range(5)]:
             engine.allocator.release(holding)
@@ -631,7 +631,7 @@ def test_a_request_refused_in_many_steps_fills_the_window_of_0_11() -> None:
     assert engine.allocator.admit(demand, 100) is None
     engine.allocator.refused_again(demand, 10**9)
     engine.allocator.maintain(0)
-    assert engine.allocator._recent.requests == engine.allocator._recent.limit
+    assert engine.allocator._look_ups.recent.requests == engine.allocator._look_ups.recent.limit
     assert engine.allocator.totals.recent_hit_tokens == 0
     assert engine.allocator.totals.prefix_query_tokens == 100 + 100 * (10**9 + 1)
 

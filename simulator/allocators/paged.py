@@ -66,10 +66,9 @@ def plain_layout(*, page_tokens: int, bytes_per_token: int) -> PageLayout:
 
 
 class PagedHolding(Holding):
-    """Page tables of one sequence: ``tables[g]`` has the page ids of group ``g``, ``copies`` ids a row, oldest first;
-    ``dropped[g]`` counts the leading rows that were given back (window groups). Tables are lists, or arrays where pages
-    come and go by the hundred. While the sequence is in host memory they are empty and ``host_copy`` stands for them.
-    """
+    """Page tables of one sequence: ``tables[g]``, list or array, has the page ids of group ``g``, ``copies`` a row,
+    oldest first; ``dropped[g]`` counts the leading rows that were given back (window groups). While the sequence is in
+    host memory its tables are empty and ``host_copy`` stands for them."""
 
     __slots__ = ("dropped", "host_copy", "tables")
 
@@ -181,7 +180,7 @@ class PagedAllocator(HostSwap):
         for at, holding in enumerate(holdings):
             assert isinstance(holding, PagedHolding)
             table = holding.tables[0]
-            assert isinstance(table, list)  # what the compiler knows how to append to
+            assert isinstance(table, list)  # what the compiler appends to
             table.append(pages[at])
             held_tokens = holding.held_tokens + page_tokens
             holding.held_tokens = holding.capacity_tokens = held_tokens

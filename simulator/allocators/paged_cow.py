@@ -15,12 +15,12 @@ from typing import cast
 from simulator.allocators.base import Demand, Holding
 from simulator.allocators.bulk import page_array, table_pages
 from simulator.allocators.cow_check import check_sharing
-from simulator.allocators.hit_window import HitWindow
 from simulator.allocators.host_pool import HostCopy, HostPool
+from simulator.allocators.look_ups import LookUps
 from simulator.allocators.page_contents import PageContents, page_contents
 from simulator.allocators.page_keys import SharedDemand
 from simulator.allocators.paged import PagedHolding, PageLayout
-from simulator.allocators.prefix_hits import Hits, find_hits, no_hits
+from simulator.allocators.prefix_hits import Asked, Hits, find_hits, no_hits
 from simulator.allocators.shared_tables import SharedTables
 from simulator.allocators.sharing import RULES, CowHolding, SharingRules, priority_of, table_of
 from simulator.config import EvictionPolicy
@@ -68,8 +68,7 @@ class PagedCowAllocator(SharedTables):
         self._uncomputed: set[int] = set()
         # a blocked request asks again at every step
         self._asked_last: Asked | None = None
-        self._seen_requests = bytearray()
-        self._recent = HitWindow(hit_rate_window)
+        self._look_ups = LookUps(hit_rate_window)
         # what the request refused last knows and hits, in tokens
         self._refused = (0, 0)
 
@@ -97,7 +96,7 @@ class PagedCowAllocator(SharedTables):
         if not self._enough(asked + keep_free_bytes // self.layout.page_bytes):
             if self.rules.counts_refused:
                 self._refused = known_tokens, self._computed_tokens(hits, known_tokens)
-                self._count_look_ups(demand, *self._refused)
+                self._count_look_up(demand, *self._refused)
             return None
         holding = CowHolding(demand, len(self.layout.groups))
         holding.hit_tokens = self._computed_tokens(hits, known_tokens)
@@ -105,15 +104,15 @@ class PagedCowAllocator(SharedTables):
         holding.contents = self._asked_last.contents if self._asked_last is not None else None
         self._attach(holding, rows=hits.rows, tables=hits.tables, dropped=hits.dropped)
         self._set_early(holding, max(0, hits.rows * self.layout.page_tokens - tokens))
-        self._count_look_ups(demand, known_tokens, holding.hit_tokens)
-        self._see(demand)
+        self._count_look_up(demand, known_tokens, holding.hit_tokens)
+        self._look_ups.admit(demand)
         self._extend(holding, needed)
         self.register(holding, min(tokens, known_tokens))
         return holding
 
     def refused_again(self, demand: Demand, times: int) -> None:
         if self.rules.counts_refused and times:
-            self._count_look_ups(demand, *self._refused, more_steps=times)
+            self._count_look_up(demand, *self._refused, more_steps=times)
 
     def grow(self, holding: Holding, tokens: int, new_tokens: int = 1) -> bool:
         assert isinstance(holding, CowHolding)
@@ -209,8 +208,7 @@ class PagedCowAllocator(SharedTables):
     def maintain(self, now_ns: int, holdings: Iterable[Holding] = ()) -> bool:
         """A step is over: what it computed saves computing from now on."""
         del now_ns, holdings
-        self._recent.close_batch()
-        self._tell_recent()
+        self._look_ups.end_step(self.totals)
         self._uncomputed.clear()
         return False
 
@@ -253,33 +251,9 @@ class PagedCowAllocator(SharedTables):
             needed = max(needed, self.peak_pages(missing_tokens, whole_tokens) - len(pages))
         return needed + self.pages.count_unreferenced(pages)
 
-    def _count_look_ups(self, demand: Demand, known_tokens: int, hit_tokens: int, more_steps: int = 0) -> None:
-        """Hits are counted up to the first admission of a request, not when it resumes; in this step, or once in each
-        of ``more_steps``."""
-        seen, request_id, times = self._seen_requests, demand.request_id, more_steps or 1
-        if not self.enable_prefix_caching:
-            return
-        if request_id < len(seen) and seen[request_id]:
-            self.totals.resumed_look_ups += times
-            return
-        self.totals.look_ups += times
-        self.totals.prefix_query_tokens += times * known_tokens
-        self.totals.prefix_hit_tokens += times * hit_tokens
-        if more_steps:
-            self._recent.repeat(known_tokens, hit_tokens, more_steps)
-        else:
-            self._recent.count(known_tokens, hit_tokens)
-        self._tell_recent()
-
-    def _tell_recent(self) -> None:
-        self.totals.recent_query_tokens = self._recent.query_tokens
-        self.totals.recent_hit_tokens = self._recent.hit_tokens
-
-    def _see(self, demand: Demand) -> None:
-        seen, request_id = self._seen_requests, demand.request_id
-        if request_id >= len(seen):
-            seen.extend(bytes(request_id + 1024 - len(seen)))
-        seen[request_id] = 1
+    def _count_look_up(self, demand: Demand, known_tokens: int, hit_tokens: int, more_steps: int = 0) -> None:
+        if self.enable_prefix_caching:
+            self._look_ups.count(self.totals, demand, known_tokens, hit_tokens, more_steps=more_steps)
 
     # ---- how: content
 
@@ -342,19 +316,6 @@ class PagedCowAllocator(SharedTables):
         super()._restore(moved, pages)
         for holding, copy in moved:
             self.register(holding, copy.registered * self.layout.page_tokens)
-
-
-class Asked:
-    """What the pool has, at one ``version`` of its pages, of ``demand`` with ``known_tokens`` known tokens."""
-
-    __slots__ = ("contents", "demand", "hits", "known_tokens", "version")
-
-    def __init__(self, demand: Demand, known_tokens: int, contents: PageContents) -> None:
-        self.demand = demand
-        self.known_tokens = known_tokens
-        self.contents = contents
-        self.version = -1
-        self.hits = no_hits(0)
 
 
 def _any_writes_into_shared(holdings: list[Holding]) -> bool:

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from simulator.allocators.base import Demand
 from simulator.allocators.bulk import Pages
 from simulator.allocators.content_space import Numbers
+from simulator.allocators.page_contents import PageContents
 from simulator.allocators.paged import PageGroup, PageLayout
 from simulator.allocators.prefix_cache import SharedPages
 from simulator.units import ceil_div
@@ -34,6 +36,19 @@ class Hits:
 def no_hits(groups: int) -> Hits:
     """Nothing was there."""
     return Hits(0, [np.zeros(0, np.intp) for _ in range(groups)], [0] * groups)
+
+
+class Asked:
+    """What the pool has, at one ``version`` of its pages, of ``demand`` with ``known_tokens`` known tokens."""
+
+    __slots__ = ("contents", "demand", "hits", "known_tokens", "version")
+
+    def __init__(self, demand: Demand, known_tokens: int, contents: PageContents) -> None:
+        self.demand = demand
+        self.known_tokens = known_tokens
+        self.contents = contents
+        self.version = -1
+        self.hits = no_hits(0)
 
 
 def find_hits(pages: SharedPages, layout: PageLayout, numbers: Sequence[Numbers], rows: int) -> Hits:
