@@ -315,6 +315,17 @@ def test_looking_ahead_past_a_fork_keeps_the_empty_pages_private() -> None:
     allocator.check([parent, child])
 
 
+def test_a_decoding_sequence_takes_just_its_next_page_unless_a_last_page_is_shared() -> None:
+    allocator = PagedCowAllocator(plain_layout(page_tokens=4, bytes_per_token=1), max_pages=8)
+    parent = allocator.admit(Sequence(1, 6, 5), 6)
+    assert parent is not None and allocator.cycles_per_page is not None
+    children = [allocator.fork(parent, Sequence(1, 6, 5, sample=sample), 6) for sample in (1, 2)]
+    assert allocator.cycles_per_page is None
+    assert allocator.grow(parent, 7) and allocator.cycles_per_page is None
+    allocator.release(children[0])
+    assert allocator.cycles_per_page is not None, "the last one writes in place"
+
+
 def test_a_copy_that_does_not_fit_changes_nothing() -> None:
     allocator = PagedCowAllocator(plain_layout(page_tokens=4, bytes_per_token=1), max_pages=2)
     demand = Sequence(0, 6, 5, computed_tokens=6)
