@@ -166,9 +166,9 @@ class ContentIndex:
         for number, pages in self._twins.items():
             assert pages, "a content is said to have twins"
             for page in pages:
-                assert content_of[page] == number + _TWIN, f"page {page} is not known for what it holds"
+                assert self._content_of.items[page] == number + _TWIN, f"page {page} is not known for what it holds"
         known = len(numbers) + sum(map(len, self._twins.values()))
-        assert known == np.count_nonzero(content_of >= 0), "a page is known but not found, or twice"
+        assert known == int(np.count_nonzero(content_of >= 0)), "a page is known but not found, or twice"
         assert self._space.size <= len(page_of), "there are contents without room"
 
     # ---- how

@@ -61,7 +61,8 @@ def find_hits(pages: SharedPages, layout: PageLayout, numbers: Sequence[Numbers]
     windows = [_window_rows(group, layout.page_tokens) for group in layout.groups]
     for window, column in zip(windows, columns, strict=True):
         fits &= _last_missing(column) < np.maximum(0, np.arange(1, rows + 1) - window)
-    rows = int(np.flatnonzero(fits)[-1]) + 1 if fits.any() else 0
+    there = np.flatnonzero(fits)
+    rows = int(there[-1]) + 1 if len(there) else 0
     dropped = [max(0, rows - window) for window in windows]
     tables = [column[:, first:rows].T.ravel() for column, first in zip(columns, dropped, strict=True)]
     return Hits(rows, tables, dropped)
