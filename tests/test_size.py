@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from simulator.planning.limits import hbm_limit_pages
 from simulator.planning.pool_interval import PoolInterval, device_interval
 from simulator.planning.rare_targets import countable_rates, is_rare
 from simulator.planning.size import SizeAnswer, size
-from simulator.planning.sizing import Effort
+from simulator.planning.sizing import UNSEEN, Effort, Sampler, smallest
 from simulator.planning.statistics import share
 from simulator.planning.target import Goal, Target, parse_goal, parse_target
 from simulator.planning.tasks import Found, Task, one_by_one
@@ -287,6 +288,34 @@ def observation(**changes: float) -> Observation:
     counts = {"arrived": 100, "lost": 0, "timed_out": 0, "waited": 0, "preemptions": 0, "peak_pages": 1}
     values = counts | {name: int(value) for name, value in changes.items()}
     return Observation(**values, latency=latency, thrashing=False)
+
+
+def test_a_size_without_losses_is_judged_by_how_losses_come_together_in_smaller_ones(roomy: Scenario) -> None:
+    """Pools of 100 pages lose nobody, of 78 nine requests in every fourth run, smaller ones 300 at once."""
+
+    def runner(function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
+        del function
+        for index, trial in enumerate(tasks):
+            assert isinstance(trial, Trial) and trial.max_pages is not None
+            lost = 0 if trial.max_pages >= 100 else 9 if trial.max_pages >= 78 else 300
+            yield index, observation(arrived=1000, lost=0 if trial.replication % 4 else lost)
+
+    def found(ratio: float, most: int) -> int | None:
+        search, unseen = Sampler(roomy, 0, runner, 0.0), Sampler(roomy, 0, runner, 0.0, UNSEEN)
+        goal, effort = Goal((Target("oom", ratio),)), Effort(first=4, most=most)
+        answer = smallest(search, unseen, goal, guess=99, limit_pages=200, effort=effort, confidence=0.95)
+        if answer is None:
+            return None
+        shown = 1 - 0.05 / effort.looks
+        observed = unseen.made[answer.judgement.pages]
+        assert goal.holds(observed, shown, search.clumps(goal, answer.judgement.pages)), (
+            "by all that is known at the end"
+        )
+        return answer.judgement.pages
+
+    # 300 lost together count as one: none in 16,000 requests is none in 53 such accidents.
+    assert found(0.002, 16) is None
+    assert found(0.002, 4096) == 100
 
 
 def test_a_goal_holds_when_all_of_it_does_and_no_run_thrashes() -> None:

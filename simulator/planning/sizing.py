@@ -26,6 +26,8 @@ UNSEEN = 1_000_000
 Clumps = Sequence[float | None] | None
 #: losses that a size must show before its clumps are believed
 _TELLING_COUNT = 10
+#: smaller pools that are looked at to see them; the curve shows the same
+_CLUMP_SHARES = (0.75, 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +165,19 @@ def smallest(
     if bracket is None:
         return None
     low, high = bracket
+    _show_clumps(search, goal, high, effort)
     return _verified(search, unseen, goal, low, high, limit_pages=limit_pages, effort=effort, confidence=confidence)
+
+
+def _show_clumps(search: Sampler, goal: Goal, pages: int, effort: Effort) -> None:
+    """Look at smaller pools until losses are seen to come together or apart, so that ``pages`` is judged by it.
+
+    Without, a size that loses nobody would pass as if losses were independent, and fail by what is seen later.
+    """
+    for share in _CLUMP_SHARES:
+        if all(search.clump(target, pages) is not None for target in goal.targets if target.is_share):
+            return
+        search.at(max(1, int(pages * share)), effort.first)
 
 
 def _verified(
