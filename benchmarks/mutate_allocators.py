@@ -166,18 +166,18 @@ def run_static(target: str) -> int:
     return int(pytest.main([*_ARGUMENTS, "-x", f"@{names}"], plugins=[Tracer(Coverage())]))
 
 
-def _files() -> list[str]:
-    paths = [ROOT / "tests" / f"test_{name}.py" for name in TESTS.split()]
+def _files(names: str = TESTS) -> list[str]:
+    paths = [ROOT / "tests" / f"test_{name}.py" for name in names.split()]
     if missing := [path.name for path in paths if not path.is_file()]:
         sys.exit(f"there is no such file of tests: {', '.join(missing)}")
     return [str(path) for path in paths]
 
 
-def _digests() -> dict[str, str]:
+def _digests(names: str) -> dict[str, str]:
     """Of each test file, together with the package: as long as it stays, so do the lines that its tests run."""
     package = b"".join(path.read_bytes() for path in sorted(PACKAGE.glob("*.py")))
     digests = {}
-    for name in _files():
+    for name in _files(names):
         content = hashlib.sha256(package + Path(name).read_bytes()).hexdigest()
         digests[Path(name).relative_to(ROOT).as_posix()] = content
     return digests
@@ -236,7 +236,7 @@ def work(options: argparse.Namespace, paths: Sequence[Path]) -> None:
     """Run the mutants that the journal does not have."""
     known = read_journal(options.out)
     coverage = Coverage()
-    digests = _digests()
+    digests = _digests(options.tests)
     reached = options.out.with_suffix(".lines.json")
     coverage.read(reached, digests)
 
@@ -244,7 +244,7 @@ def work(options: argparse.Namespace, paths: Sequence[Path]) -> None:
         coverage.write(reached, digests)
         _run_mutants(options, paths, known, Runner(coverage, options.budget_s))
 
-    code = pytest.main([*_ARGUMENTS, *_files()], plugins=[Tracer(coverage, run_mutants)])
+    code = pytest.main([*_ARGUMENTS, *_files(options.tests)], plugins=[Tracer(coverage, run_mutants)])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         sys.exit(f"the tests fail without any mutant (pytest ended with {int(code)})")
 
@@ -285,6 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("mutation.jsonl"), help="journal; goes on where it stopped")
     parser.add_argument("--module", action="append", help="only this module of the package; repeatable")
+    parser.add_argument("--tests", default=TESTS, help="names of files of tests, in one word with spaces")
     parser.add_argument("--budget-s", type=float, default=20.0, help="seconds of tests for one mutant")
     parser.add_argument("--again", action="store_true", help="try again those that were not killed")
     parser.add_argument("--sample", type=int, help="about so many, of each module its share")
