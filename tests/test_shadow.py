@@ -24,7 +24,7 @@ from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.allocators.sharing import RULES
 from simulator.allocators.verify import VerifyingAllocator
-from simulator.allocators.violations import VerificationError
+from simulator.allocators.violations import VerificationError, Violation
 from simulator.config import ContiguousConfig, DefragTrigger
 
 
@@ -121,9 +121,15 @@ class PageMemoryMachine(RuleBasedStateMachine):
         self.memory = PageMemory()
         self.cells: dict[tuple[int, int], tuple[int, int]] = {}
 
-    @rule(page=st.integers(-2, 3), start=st.integers(0, 7), size=st.integers(1, 8), content=st.integers(0, 2))
-    def write(self, page: int, start: int, size: int, content: int) -> None:
-        end, origin = min(8, start + size), content * 8  # two origins for one content would be two histories
+    @rule(
+        page=st.integers(-2, 3),
+        start=st.integers(0, 7),
+        size=st.integers(1, 8),
+        content=st.integers(0, 2),
+        origin=st.sampled_from([0, 8]),
+    )
+    def write(self, page: int, start: int, size: int, content: int, origin: int) -> None:
+        end = min(8, start + size)
         self.memory.write(page, Piece(start, end, content, origin))
         self.cells.update({(page, slot): (content, origin + slot) for slot in range(start, end)})
 
@@ -136,19 +142,27 @@ class PageMemoryMachine(RuleBasedStateMachine):
             if cell is not None:
                 self.cells[goal, slot] = cell
 
-    @rule(page=st.integers(-2, 3), start=st.integers(0, 7), size=st.integers(1, 8), content=st.integers(0, 2))
-    def read(self, page: int, start: int, size: int, content: int) -> None:
-        end, origin = min(8, start + size), content * 8
+    @rule(
+        page=st.integers(-2, 3),
+        start=st.integers(0, 7),
+        size=st.integers(1, 8),
+        content=st.integers(0, 2),
+        origin=st.sampled_from([0, 8]),
+    )
+    def read(self, page: int, start: int, size: int, content: int, origin: int) -> None:
+        end = min(8, start + size)
         wrong = [slot for slot in range(start, end) if self.cells.get((page, slot)) != (content, origin + slot)]
         assert self.memory.unlike(page, start, end, content, origin) == (wrong[0] if wrong else -1)
-        assert self.memory.unlike(page, start, end, content, origin + 1) == start
 
     @rule(page=st.integers(-2, 3))
     def look(self, page: int) -> None:
         pieces = self.memory.pieces(page)
         seen = {(page, s): (piece.content, piece.origin + s) for piece in pieces for s in range(piece.start, piece.end)}
         assert seen == {place: cell for place, cell in self.cells.items() if place[0] == page}
+        assert all(piece.start < piece.end for piece in pieces)
         assert all(one.end <= other.start for one, other in pairwise(pieces))
+        same = [(one.content, one.origin) == (other.content, other.origin) for one, other in pairwise(pieces)]
+        assert sum(same) <= 4, "what is written on and on is one piece"
 
 
 PageMemoryMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
@@ -513,16 +527,101 @@ def test_a_missed_end_in_a_contiguous_pool_is_named_too() -> None:
     holding = started(allocator, 5, 8, output_tokens=1)
     with pytest.raises(
         VerificationError, match="granules 0 to 7 are neither free nor held; request 5 wrote there last"
-    ):
+    ) as caught:
         allocator.release(holding)
+    (found,) = caught.value.violations
+    assert (found.kind, found.request_id, found.page) == ("leak", 5, -1)
+
+
+def test_granules_that_nobody_wrote_have_nobody_to_blame() -> None:
+    allocator = VerifyingAllocator(contiguous(reserve="exact"))
+    assert isinstance(allocator.inner, ContiguousAllocator)
+    allocator.inner._store.allocate(5)
+    with pytest.raises(VerificationError, match="granules 0 to 4 are neither free nor held; nobody wrote") as caught:
+        allocator.check([])
+    (found,) = caught.value.violations
+    assert (found.kind, found.request_id, found.page) == ("leak", -1, -1)
+
+
+def test_granules_that_are_held_twice_are_named_though_nothing_was_written_there_yet() -> None:
+    allocator = VerifyingAllocator(contiguous(reserve="exact"), every=10**6, stop=False)
+    first, second = started(allocator, 1, 8, output_tokens=1), started(allocator, 2, 8, output_tokens=1)
+    second.start = first.start + 4
+    allocator.check([first, second])
+    found = {(one.kind, one.request_id, one.page): one.message for one in allocator.violations}
+    # 4 to 7 are held by both, 12 to 15 by nobody, 8 to 11 by the second alone
+    assert found["overlap", 2, -1] == "granules 4 to 7 of request 2 are free or held by another as well"
+    assert found["leak", 2, -1] == "granules 12 to 15 are neither free nor held; request 2 wrote there last"
+    assert found["wrong_read", 2, -1].startswith("request 2 reads its position 0 at byte 40")
+
+
+def test_one_stale_entry_is_left_for_one_mistake() -> None:
+    faulty = FaultyAllocator(paged(), "stale_page_table", every=2)
+    allocator = VerifyingAllocator(faulty, every=10**6, stop=False)
+    holdings = [started(allocator, request_id, 8) for request_id in (1, 2, 3)]
+    for holding in holdings[:2]:
+        allocator.release(holding)
+    for request_id in (4, 5, 6, 7):
+        started(allocator, request_id, 8)
+    assert len(faulty.injected) == 1
+
+
+def test_more_samples_than_can_be_told_apart_are_refused() -> None:
+    allocator = VerifyingAllocator(paged())
+    holding = started(allocator, 1, 8, sample=2**24 - 1)
+    with pytest.raises(AssertionError, match="request 1 has more than 16777216 samples"):
+        allocator.grow(holding, 9)  # the first token of its own
+
+
+def test_what_a_sequence_has_is_read_once_more_before_it_ends() -> None:
+    allocator = VerifyingAllocator(paged(), every=10**6)
+    holding = started(allocator, 1, 8)
+    holding.pages[1] = 9
+    with pytest.raises(VerificationError, match="request 1 reads its position 4 at page 9"):
+        allocator.release(holding)
+
+
+def test_a_release_that_fails_names_its_request() -> None:
+    allocator = VerifyingAllocator(defrag(), every=10**6)
+    first, second = started(allocator, 1, 4), started(allocator, 2, 4)
+    allocator.shadow.copy(first.pages[0], 12, 1)
+    first.pages[0] = 12
+    with pytest.raises(VerificationError, match="request 1") as caught:
+        allocator.release(first)
+    (found,) = caught.value.violations
+    assert (found.kind, found.request_id, found.page) == ("release", 1, -1)
+    assert second.held_tokens == 4
+
+
+@pytest.mark.parametrize(("count", "ends"), [(1, "v0"), (3, "v0; v1; v2"), (4, "v0; v1; v2; and 1 more")])
+def test_three_violations_are_named_and_the_rest_counted(count: int, ends: str) -> None:
+    found = [Violation("leak", number, -1, f"v{number}") for number in range(count)]
+    error = VerificationError(found)
+    assert str(error) == ends and error.violations == found
+
+
+@pytest.mark.parametrize("position", [3, 8])
+def test_the_first_place_that_is_wrong_is_told_with_its_own_slot(position: int) -> None:
+    allocator = VerifyingAllocator(paged(), every=10**6)
+    first, second = started(allocator, 1, 12), started(allocator, 2, 12)
+    page, slot = divmod(position, 4)
+    allocator.shadow.write(second, 0, 12)
+    memory = allocator.shadow._memory  # type: ignore[attr-defined]
+    theirs = memory.pieces(second.pages[page])[0]
+    memory.write(first.pages[page], Piece(slot, 4, theirs.content, theirs.origin))
+    found = allocator.shadow.verify_read(first, 12)
+    where = f"request 1 reads its position {position} at page {first.pages[page]}, slot {slot}"
+    assert found is not None and found.message == f"{where} and finds position {position} of request 2"
 
 
 def test_releasing_twice_is_named() -> None:
     allocator = VerifyingAllocator(paged())
     holding = started(allocator, 5, 8)
     allocator.release(holding)
-    with pytest.raises(VerificationError, match="request 5 is used or released after its release"):
+    with pytest.raises(VerificationError, match="request 5 is used or released after its release") as caught:
         allocator.release(holding)
+    (found,) = caught.value.violations
+    assert (found.kind, found.request_id, found.page) == ("double_release", 5, -1)
 
 
 def test_a_mistake_that_needs_pages_is_refused_where_there_are_none() -> None:
