@@ -640,3 +640,55 @@ def test_what_is_not_defined_by_the_observer_is_the_inner_allocators() -> None:
     assert isinstance(holding, PagedHolding)
     for name in ("allocated_bytes", "cached_bytes", "free_bytes", "largest_free_bytes", "unusable_bytes"):
         assert getattr(allocator.occupancy(), name) == getattr(inner.occupancy(), name)
+
+
+def two_groups() -> VerifyingAllocator:
+    """Two groups of two tables each, all of full attention; a row takes four pages."""
+    layout = PageLayout(4, 80, (PageGroup(10, 2), PageGroup(10, 2, 99)))
+    return VerifyingAllocator(PagedAllocator(layout, max_pages=40), every=10**6)
+
+
+@pytest.mark.parametrize(
+    ("group", "entry", "layers"),
+    [(0, 1, " of layer group 0, table 1"), (1, 0, " of layer group 1, table 0"), (1, 1, " of layer group 1, table 1")],
+)
+def test_a_page_of_other_layers_is_told_from_ones_own(group: int, entry: int, layers: str) -> None:
+    allocator = two_groups()
+    holding = started(allocator, 1, 8)
+    other = holding.tables[group][2 + entry]  # of the second row
+    holding.tables[0][2] = other
+    found = allocator.shadow.verify_read(holding, 8)
+    assert found is not None
+    where = f"request 1 reads its position 4 at page {other}, slot 0"
+    assert found.message == f"{where} and finds position 4 of request 1{layers}"
+
+
+def test_each_column_reads_its_own_pages_in_every_row() -> None:
+    for group, entry in ((0, 0), (0, 3), (0, 5), (1, 2), (1, 5)):
+        allocator = two_groups()
+        holding = started(allocator, 1, 12)
+        holding.tables[group][entry] = 39  # free, never written
+        found = allocator.shadow.verify_read(holding, 12)
+        assert found is not None
+        assert f"reads its position {entry // 2 * 4} at page 39" in found.message
+
+
+@pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0), (0, 3)])
+def test_pages_copied_over_each_other_keep_what_was_copied(source: int, target: int) -> None:
+    allocator = VerifyingAllocator(paged())
+    holding = started(allocator, 1, 16)
+    assert holding.pages == [0, 1, 2, 3]
+    allocator.shadow.copy(source, target, 3)
+    kept = [page for page in (0, 1, 2, 3) if not target <= page < target + 3]
+    names = {page: page for page in kept} | {target + i: source + i for i in range(3)}
+    memory = allocator.shadow._memory  # type: ignore[attr-defined]
+    assert {page: memory.pieces(page)[0].origin // 4 for page in names} == names
+
+
+def test_full_attention_loses_no_page_and_says_so_of_its_first_position() -> None:
+    allocator = two_groups()
+    holding = started(allocator, 1, 12)
+    holding.dropped[0] = 1
+    del holding.tables[0][:2]
+    with pytest.raises(VerificationError, match="request 1 has no page for its position 0, which position 12 sees"):
+        allocator.grow(holding, 13)
