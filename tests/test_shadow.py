@@ -692,3 +692,20 @@ def test_full_attention_loses_no_page_and_says_so_of_its_first_position() -> Non
     del holding.tables[0][:2]
     with pytest.raises(VerificationError, match="request 1 has no page for its position 0, which position 12 sees"):
         allocator.grow(holding, 13)
+
+
+def test_a_hit_on_pages_that_are_yet_to_be_computed_leaves_no_hole_in_a_window() -> None:
+    """The second request computes the prompt again from its start, so it needs more than the window of its end."""
+    windows = PageLayout(4, 40, (PageGroup(10), PageGroup(10, 1, 5)))
+    allocator = VerifyingAllocator(PagedCowAllocator(windows, max_pages=40, rules=RULES["vllm-0.6"]))
+    prefix = ([7], [16])
+    started(allocator, 1, 17, prefix=prefix)
+    second = allocator.admit(Life(2, 17, prefix=prefix), 3)
+    assert second is not None and second.hit_tokens == 0
+    for length in (5, 9, 17):
+        assert allocator.grow(second, length, 2 if length == 5 else 4 if length == 9 else 8)
+    # once it is computed, the next one hits it: four pages, of which the window needs the last
+    allocator.maintain(1, [])
+    third = allocator.admit(Life(3, 17, prefix=prefix), 17)
+    assert third is not None and third.hit_tokens == 16
+    assert isinstance(third, PagedHolding) and third.dropped == [0, 3]

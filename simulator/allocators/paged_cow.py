@@ -226,8 +226,16 @@ class PagedCowAllocator(SharedTables):
         if asked.contents.epoch != self.pages.contents.epoch:
             asked.contents = self._contents(demand, known_tokens)
         limit = known_tokens if self.rules.share_whole_prompt else known_tokens - 1
-        asked.hits = find_hits(self.pages, self.layout, asked.contents.numbers, limit // self.layout.page_tokens)
+        rows = limit // self.layout.page_tokens
+        asked.hits = find_hits(self.pages, self.layout, asked.contents.numbers, rows)
         asked.version = self.pages.version
+        if self._windowed:
+            # What is computed again must see its window, and a hit brings only the window of its end.
+            while (
+                rows := self._computed_tokens(asked.hits, known_tokens) // self.layout.page_tokens
+            ) < asked.hits.rows:
+                asked.hits = find_hits(self.pages, self.layout, asked.contents.numbers, rows)
+            asked.version = -1 if self._uncomputed else asked.version  # they will be computed without a new version
         return asked.hits
 
     def _computed_tokens(self, hits: Hits, known_tokens: int) -> int:
