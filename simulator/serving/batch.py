@@ -17,6 +17,7 @@ import numpy.typing as npt
 from simulator.kernels.batch_lengths import Skews, StepLengths
 from simulator.kernels.step_load import Lengths
 from simulator.serving.sequence import DECODE, PAUSED, Sequence
+from simulator.serving.windows import Windows
 
 #: tokens per tile when a kernel walks a contiguous range (what ATB and vllm-ascend use for a page)
 TILE_TOKENS = 128
@@ -42,20 +43,17 @@ class DecodeBatch:
     """
 
     __slots__ = (
-        "_crossings",
         "_due",
         "_event_heap",
         "_finish",
         "_finish_heap",
-        "_inside",
-        "_inside_offset_sum",
         "_members",
         "_offset_row",
         "_offset_sum",
         "_page_tokens",
         "_pages",
         "_skews",
-        "_window_tokens",
+        "_windows",
         "changes",
         "size",
         "step",
@@ -76,10 +74,7 @@ class DecodeBatch:
         self._event_heap: list[int] = []
         self._finish: dict[int, list[Sequence]] = {}
         self._finish_heap: list[int] = []
-        self._window_tokens = window_tokens
-        self._inside: set[Sequence] = set()
-        self._inside_offset_sum = 0
-        self._crossings: dict[int, list[Sequence]] = {}
+        self._windows = None if window_tokens is None else Windows(window_tokens)
 
     # ---- coming and going
 
@@ -95,8 +90,9 @@ class DecodeBatch:
         self._members[sequence] = None
         self._offset_row = None
         self.changes += 1
-        if self._window_tokens is not None:
-            self._enter_window(sequence, length)
+        windows = self._windows
+        if windows is not None and length < windows.tokens:
+            heapq.heappush(self._event_heap, windows.enter(sequence))
         sequence.finish_step = step + sequence.output_tokens - sequence.generated_tokens
         bucket = self._finish.get(sequence.finish_step)
         if bucket is None:
@@ -116,8 +112,8 @@ class DecodeBatch:
         del self._members[sequence]
         self._offset_row = None
         self.changes += 1
-        if sequence in self._inside:
-            self._leave_window(sequence)
+        if self._windows is not None:
+            self._windows.leave(sequence)
         sequence.generated_tokens += self.step - sequence.join_step
         sequence.computed_tokens = length
         sequence.due_step = sequence.finish_step = -1
@@ -153,7 +149,7 @@ class DecodeBatch:
     @property
     def windowed(self) -> bool:
         """Whether the model has window layers."""
-        return self._window_tokens is not None
+        return self._windows is not None
 
     def length(self, sequence: Sequence) -> int:
         """Tokens of KV that ``sequence`` has now."""
@@ -165,10 +161,7 @@ class DecodeBatch:
 
     def windowed_tokens(self, step: int) -> int:
         """Sum of ``min(length, window)`` in ``step``; 0 for a model without window layers."""
-        if self._window_tokens is None:
-            return 0
-        inside = len(self._inside)
-        return self._inside_offset_sum + inside * step + (self.size - inside) * self._window_tokens
+        return 0 if self._windows is None else self._windows.tokens_read(step, self.size)
 
     def offsets(self) -> npt.NDArray[np.int64]:
         """The offsets of all sequences, in the order of joining."""
@@ -188,7 +181,7 @@ class DecodeBatch:
         """The sums of the ``count`` steps that follow ``step``, none of them beyond ``quiet_until``."""
         later = np.arange(count, dtype=np.int64)
         contexts = self.context_tokens(step + 1) + self.size * later
-        inside = len(self._inside)
+        inside = 0 if self._windows is None else self._windows.inside
         return Stretch(
             contexts,
             np.full(count, self._pages, np.int64) if self._page_tokens else self._tiles(contexts),
@@ -309,8 +302,8 @@ class DecodeBatch:
     def advance(self, step: int) -> list[Sequence]:
         """``step`` has been taken; returns the sequences it completed, in the order of admission."""
         self.step = step
-        if self._window_tokens is not None:
-            self._cross_window(step)
+        if self._windows is not None:
+            self._windows.cross(step)
         bucket = self._finish.pop(step, None)
         if bucket is None:
             return []
@@ -324,26 +317,6 @@ class DecodeBatch:
                 done.append(sequence)
         _sort_by_admission(done)
         return done
-
-    # ---- windows
-
-    def _enter_window(self, sequence: Sequence, length: int) -> None:
-        assert self._window_tokens is not None
-        if length < self._window_tokens:
-            self._inside.add(sequence)
-            self._inside_offset_sum += sequence.offset
-            step = self._window_tokens - sequence.offset
-            self._crossings.setdefault(step, []).append(sequence)
-            heapq.heappush(self._event_heap, step)
-
-    def _leave_window(self, sequence: Sequence) -> None:
-        self._inside.remove(sequence)
-        self._inside_offset_sum -= sequence.offset
-
-    def _cross_window(self, step: int) -> None:
-        for sequence in self._crossings.pop(step, ()):
-            if sequence in self._inside and sequence.offset + step == self._window_tokens:
-                self._leave_window(sequence)
 
 
 def _sort_by_admission(sequences: list[Sequence]) -> None:
