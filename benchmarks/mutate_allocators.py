@@ -36,9 +36,9 @@ from mutants import Mutant, mutants, mutated
 
 #: files whose tests are about memory; those that run whole engines for long are left out
 TESTS = (
-    "arena broken_invariants buddy compaction_worth conservation contiguous contiguous_model eviction exhaustive explain_oom forwarding "
-    "fragmentation_measures group_pools observation paged paged_cow paged_defrag peer_cases_memory "
-    "pooled prefix_cache random_walks run_pool scheduler_cases shadow tiny_worlds version_rules"
+    "arena broken_invariants buddy compaction_worth conservation contiguous contiguous_model eviction exhaustive "
+    "explain_oom forwarding fragmentation_measures group_pools observation paged paged_cow paged_defrag "
+    "peer_cases_memory pooled prefix_cache random_walks run_pool scheduler_cases shadow tiny_worlds version_rules"
 )
 _ARGUMENTS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", "--no-header", "-W", "ignore")
 
