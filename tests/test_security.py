@@ -92,7 +92,7 @@ def test_a_run_reads_what_its_scenario_names_writes_below_out_and_executes_nothi
     folder.mkdir()
     evil_scenario(folder)
     commands = [
-        ["run", "s.yaml", "-q", "--perfetto", "--out", "out"],
+        ["run", "s.yaml", "-q", "--perfetto", "--jobs", "1", "--out", "out"],
         ["report", "out", "--lang", "zh"],
         ["sweep", "s.yaml", "-q", "--jobs", "1", "--grid", "engine.max_num_seqs=4,8", "--out", "swept"],
         ["memory", "s.yaml"],
