@@ -29,6 +29,7 @@ SOURCES = (
     "simulator/serving/*.py",
     "simulator/kernels/batch_attention.py",
     "simulator/kernels/batch_lengths.py",
+    "simulator/kernels/burst_walk.py",
     "simulator/kernels/core_race.py",
     "simulator/kernels/decode_attention.py",
     "simulator/kernels/kernel_sums.py",

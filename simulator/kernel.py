@@ -8,7 +8,7 @@ sum when the tile buffer holds one tile. ``kernel_cycles`` plays the same launch
 
 Sums over the batch (sequences, tokens, pages) give its time in O(1), whatever the batch size (``mean_share``). They
 leave open which sequences a core has; with every context known each core's share is, in O(batch): in one walk for the
-usual kernel (``kernel_walk``), as arrays over cores for any (``kernel_known``).
+usual kernel (``kernel_walk``) and where pages merge (``burst_walk``), as arrays over cores for any (``kernel_known``).
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from simulator.device import Device
+from simulator.kernels.burst_walk import BurstWalk
 from simulator.kernels.compute import TileCompute, tile_compute
 from simulator.kernels.dma import Dma, make_dma
 from simulator.kernels.kernel_fast import fast_array
@@ -102,9 +103,11 @@ class PagedKernel:
         self.sums_seconds: Seconds = self._form_seconds if self.sums is None else self.sums.seconds
         #: whether sums mislead, even about equal sequences: with one tile buffer, or with many
         self.needs_lengths = plan.buffers != 2
-        #: the walk over every length, for two tile buffers, pages one by one and ids through the cache
-        self.walk: CoreWalk | None = None
-        if plan.buffers == 2 and plan.group_pages == 1 and self.options.table == "dcache":
+        #: the walk over every length: for merged pages, and for two tile buffers with ids through the cache
+        self.walk: CoreWalk | BurstWalk | None = None
+        if plan.group_pages > 1 and plan.buffers <= 2:
+            self.walk = BurstWalk(self.form, device.cores, self.options.run_pages, window)
+        elif plan.buffers == 2 and plan.group_pages == 1 and self.options.table == "dcache":
             self.walk = CoreWalk(self.form, device.cores, window)
 
     def seconds(self, sequences: int, tokens: float, pages: float, lengths: Lengths | None = None) -> float:

@@ -1,5 +1,6 @@
 """The closed form against the event-by-event launch, and the launch against hand counts."""
 
+import itertools
 from dataclasses import replace
 
 import launch_recurrence
@@ -12,6 +13,7 @@ from simulator.allocators.base import Life
 from simulator.allocators.paged import PagedAllocator, plain_layout
 from simulator.device import Device, DeviceConfig, load_device
 from simulator.kernel import PagedKernel
+from simulator.kernels.burst_walk import BurstWalk
 from simulator.kernels.kernel_agreement import Agreement, agreement, random_launch, run_tables
 from simulator.kernels.kernel_cycles import Launch, simulate_launch
 from simulator.kernels.step_load import known_lengths
@@ -50,6 +52,88 @@ def test_the_closed_form_matches_the_played_launch(mixed: bool) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_closed_form_matches_over_a_large_sweep(seed: int, mixed: bool) -> None:
     check_agreement(launches(100 + seed, 250, mixed=mixed, most_pages=3000))
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "page", "heads", "dim", "contexts"),
+    [
+        # Page ids from HBM, eight for each burst: the queue holds the scalar unit up, then that holds up the queue.
+        ("910B1", KernelOptions(table="hbm", run_pages=8), 16, 16, 256, [139] * 25),
+        ("910B4", KernelOptions(table="hbm", run_pages=8), 16, 4, 192, [1164, 540, 300, 150]),
+        # Runs of eight where bursts have room for five: bursts of five and of three.
+        ("910B3", KernelOptions(table="hbm", run_pages=8), 64, 2, 96, [552] * 40),
+        # Some cores have short tasks only, some a long one only, which begins inside a run.
+        ("910C", KernelOptions(table="l1", prefetch="none", run_pages=4), 64, 16, 64, [4079, 21]),
+        ("910B1", KernelOptions(prefetch="none", run_pages=8), 32, 8, 64, [7639] + [500] * 12),
+        ("910C", KernelOptions(run_pages=4), 16, 16, 64, [1527, 20, 15, 10, 13, 7]),
+        ("910B2", KernelOptions(run_pages=3), 16, 8, 128, [5000, 300, 2000, 17]),
+    ],
+)
+def test_bursts_of_one_or_two_buffers_match_one_by_one(
+    device: str, options: KernelOptions, page: int, heads: int, dim: int, contexts: list[int]
+) -> None:
+    shape = AttentionShape(kv_heads=heads, query_heads=4 * heads, head_dim=dim, v_head_dim=dim)
+    kernel = PagedKernel(DEVICES[device], shape, page_tokens=page, options=options)
+    assert isinstance(kernel.walk, BurstWalk)
+    played = launch_recurrence.seconds(kernel, contexts, round(options.run_pages))
+    assert kernel.known_seconds(contexts) == pytest.approx(played, rel=0.015)
+
+
+def test_short_tasks_before_long_ones_are_at_most_4_percent_off_when_all_pages_are_prefetched() -> None:
+    # The kind that is left beyond 2 %: look-ups of one-page tasks hold up the first core, loads of long ones the rest.
+    shape = AttentionShape(kv_heads=32, query_heads=32, head_dim=64, v_head_dim=64)
+    kernel = PagedKernel(B2, shape, page_tokens=16, options=KernelOptions(prefetch="all", layout="head_major"))
+    contexts = [14, 15, 9222, 2732]
+    assert kernel.plan.buffers == 64 and kernel.walk is None
+    floor_s, played = B2.launch_s, launch_recurrence.seconds(kernel, contexts)
+    assert floor_s + kernel.known_seconds(contexts) == pytest.approx(floor_s + played, rel=0.04)
+
+
+@pytest.mark.long
+def test_bursts_match_over_a_large_sweep_of_long_launches() -> None:
+    rng, count = stream(19, "launches"), 0
+    while count < 60:
+        kernel, contexts = random_launch(rng, list(DEVICES.values()), mixed=count % 2 == 1, most_pages=20_000)
+        if isinstance(kernel.walk, BurstWalk):
+            count += 1
+            floor_s = kernel.device.launch_s
+            played = launch_recurrence.seconds(kernel, contexts, round(kernel.options.run_pages))
+            assert floor_s + kernel.known_seconds(contexts) == pytest.approx(floor_s + played, rel=0.02)
+
+
+def test_bursts_on_one_core_take_what_its_transfers_take() -> None:
+    shape = AttentionShape(kv_heads=1, query_heads=4, head_dim=128, v_head_dim=128)
+    for table, prefetch in itertools.product(("hbm", "dcache", "l1"), ("none", "next")):
+        options = KernelOptions(table=table, prefetch=prefetch, run_pages=4)  # type: ignore[arg-type]
+        kernel = PagedKernel(replace(B2, cores=1), shape, page_tokens=16, options=options)
+        # One core, nothing to share: but for cache lines, which long stretches read evenly, every clock is the same.
+        contexts = [1000, 16, 70, 4001]
+        played = launch_recurrence.seconds(kernel, contexts, 4)
+        assert kernel.known_seconds(contexts) == pytest.approx(played, rel=2e-3 if table == "dcache" else 1e-9)
+
+
+def test_runs_of_a_fractional_mean_lie_between_those_of_the_next_whole_ones() -> None:
+    def seconds(run: float) -> float:
+        kernel = PagedKernel(B2, GQA, page_tokens=16, options=KernelOptions(prefetch="none", run_pages=run))
+        return kernel.known_seconds([5000, 300, 2000, 17] * 3)
+
+    two, middle, three = seconds(2), seconds(2.5), seconds(3)
+    assert three < middle < two
+    assert middle == pytest.approx((two + three) / 2, rel=0.05)
+
+
+def test_a_walk_over_bursts_reads_what_a_window_leaves() -> None:
+    shape = AttentionShape(kv_heads=1, query_heads=4, head_dim=128, v_head_dim=128)
+    options = KernelOptions(table="hbm", run_pages=2)
+
+    def kernel(window: int = 0) -> PagedKernel:
+        return PagedKernel(replace(B2, cores=1), shape, page_tokens=64, options=options, window=window)
+
+    # Whole runs behind the window: as a context of the window's length.
+    assert kernel(256).known_seconds([512, 768]) == kernel().known_seconds([256, 256])
+    assert kernel(256).known_seconds([100, 3]) == kernel().known_seconds([100, 3])
+    # 100 of 512 tokens: a burst of 36 and 64 tokens, so of 100, as two pages of which the last is not full.
+    assert kernel(100).known_seconds([512]) == pytest.approx(kernel().known_seconds([100]), rel=1e-12)
 
 
 @pytest.mark.parametrize("mixed", [False, True])

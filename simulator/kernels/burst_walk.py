@@ -1,0 +1,276 @@
+"""Seconds of a launch whose adjacent pages merge, from every length: transfer by transfer where they differ.
+
+A core's share falls into parts of tasks (one head of one sequence), these into runs of adjacent pages, and a run into
+bursts, at most as long as half the tile buffer. A share that begins inside a run, a task that ends inside one, and a
+run that is longer than a burst leave short bursts behind. With one tile buffer times add up. With two, three units
+hand transfers on: the scalar unit looks up every page id of a burst before it issues it and is at most two transfers
+ahead, the queue waits for a buffer, and the work frees it. So the times of a burst depend on the bursts before it, as
+recurrences; where bursts are alike every unit soon goes on at one pace, and the rest of them is a multiple.
+
+As in ``kernel_walk`` shares are walked twice, for all cores and for few, and ``core_race`` lets the cores end.
+"""
+
+from math import ceil, floor
+
+from simulator.kernels.compute import FRACTAL
+from simulator.kernels.core_race import Course, race
+from simulator.kernels.kernel_form import KernelForm
+from simulator.kernels.tiles import TABLE_ENTRY_BYTES
+
+#: of one sequence: columns of its first page read and behind its last, tokens not read in the first and last of them
+Row = tuple[int, int, int, int]
+#: seconds of look-ups and issue, seconds to load, seconds of work on it
+Transfer = tuple[float, float, float]
+#: seconds at which the units of a core are
+Clocks = tuple[float, float, float, float, float, float]
+
+#: moves that differ by less than this part of the time before are alike
+SAME = 1e-12
+
+
+class BurstWalk:
+    """A kernel of one or two tile buffers, for pages in runs of ``run_pages`` on average."""
+
+    def __init__(self, form: KernelForm, cores: int, run_pages: float, window: int = 0) -> None:
+        plan, dma = form.plan, form.dma
+        self.form = form
+        self.buffers: int = plan.buffers
+        self.parts: int = plan.parts
+        self.line_entries: int = form.line_entries
+        self.copies_rows: bool = form.table == "l1"
+        self.issue_s: float = dma.issue_s
+        self.lookup_s: float = form.lookup_s
+        self.cold_s: float = form.miss_s - form.hit_s if form.table == "dcache" else 0.0
+        self.slice_s: float = form.compute.slice_s / plan.parts
+        self.cores: int = cores
+        self.window: int = window
+        self.run_pages: float = run_pages
+        self.most: int = plan.max_group_pages
+        self.heads: int = plan.steps_per_group
+        self.page: int = plan.page_tokens
+        self.part_bytes: float = form.step_token_bytes * plan.reload / plan.parts
+        self.lone_s: float = max(dma.issue_s, dma.latency_s / dma.depth)
+
+    def seconds(self, lengths: list[int]) -> float:
+        """When the last core is done; ``lengths`` are in the order in which pages are dealt, each at least 1."""
+        rows = [self._row(length) for length in lengths]
+        dealt = self.heads * sum([behind - first for first, behind, _, _ in rows])
+        used = min(self.cores, dealt)
+        few = self._lone_cores(min(max(lengths), self.page * min(self.most, ceil(self.run_pages))), used)
+        many_course = _Walk(self, float(used)).over(rows, dealt, used)
+        few_course = many_course if few >= used else _Walk(self, few).over(rows, dealt, used)
+        return race(many_course, few_course, few)
+
+    def _row(self, length: int) -> Row:
+        page, before = self.page, max(0, length - self.window) if self.window else 0
+        behind = -(-length // page)
+        return before // page, behind, before % page, behind * page - length
+
+    def _lone_cores(self, tokens: int, used: int) -> float:
+        """How many may stream before a burst of ``tokens`` waits for them rather than for its own port."""
+        dma, size = self.form.dma, tokens * self.part_bytes
+        alone_s = self.lone_s + size / dma.port_bandwidth
+        return min(float(used), max(1.0, (alone_s - dma.startup_s / dma.depth) * dma.shared_bandwidth / size))
+
+    def bursts(self, pages: int) -> list[int]:
+        """Pages of the bursts of a run, or of a part of one."""
+        whole, rest = divmod(pages, self.most)
+        return [self.most] * whole + ([rest] if rest else [])
+
+
+class _Units:
+    """When the units of one core are done: the scalar unit, the queue, and the work."""
+
+    def __init__(self, buffers: int) -> None:
+        self.serial: bool = buffers == 1
+        self.issued_s: float = 0.0
+        self.taken_s: float = 0.0
+        self.taken_before_s: float = 0.0
+        self.end_s: float = 0.0
+        self.worked_s: float = 0.0
+        self.worked_before_s: float = 0.0
+
+    def _take(self, before_s: float) -> float:
+        """Issue one transfer, which the queue has room for when it has taken the one before the last."""
+        self.issued_s = max(self.issued_s + before_s, self.taken_before_s)
+        self.taken_before_s = self.taken_s
+        self.taken_s = max(self.issued_s, self.end_s)
+        return self.taken_s
+
+    @property
+    def progress_s(self) -> float:
+        """How far the core is: with two buffers the scalar unit leads, and the others follow at most two tiles behind.
+
+        When look-ups hold it up, more bandwidth makes no difference until the last tile.
+        """
+        return self.end_s if self.serial else self.issued_s
+
+    def fetch(self, before_s: float, load_s: float, waits: bool) -> None:
+        """Query rows or a table row: they need no buffer, and no work."""
+        self.end_s = self._take(before_s) + load_s
+        if waits or self.serial:
+            self.issued_s = self.end_s
+
+    def tile(self, transfer: Transfer) -> None:
+        """One tile; it needs a buffer."""
+        before_s, load_s, work_s = transfer
+        free_s = self.worked_s if self.serial else self.worked_before_s
+        self.end_s = max(self._take(before_s), free_s) + load_s
+        self.worked_before_s = self.worked_s
+        self.worked_s = max(self.end_s, self.worked_s) + work_s
+        if self.serial:
+            self.issued_s = self.worked_s
+
+    def clocks(self) -> Clocks:
+        """Where all of them stand, the queue's end first."""
+        return self.end_s, self.issued_s, self.taken_s, self.taken_before_s, self.worked_s, self.worked_before_s
+
+    def go_on(self, before: Clocks, times: int) -> bool:
+        """Whether all units have moved alike since ``before``; then they do it ``times`` more."""
+        move_s, slack_s = self.end_s - before[0], SAME * self.end_s
+        if (
+            abs(self.issued_s - before[1] - move_s) > slack_s
+            or abs(self.taken_s - before[2] - move_s) > slack_s
+            or abs(self.taken_before_s - before[3] - move_s) > slack_s
+            or abs(self.worked_s - before[4] - move_s) > slack_s
+            or abs(self.worked_before_s - before[5] - move_s) > slack_s
+        ):
+            return False
+        more_s = times * move_s
+        self.issued_s += more_s
+        self.taken_s += more_s
+        self.taken_before_s += more_s
+        self.end_s += more_s
+        self.worked_s += more_s
+        self.worked_before_s += more_s
+        return True
+
+
+class _Walk:
+    """What every core takes for what it is dealt if ``streaming`` cores streamed all the time."""
+
+    def __init__(self, kernel: BurstWalk, streaming: float) -> None:
+        form = kernel.form
+        self.kernel, self.form, self.streaming = kernel, form, streaming
+        self.query_s: float = form.dma.seconds(form.query_bytes, streaming)
+        self.units = _Units(kernel.buffers)
+        self.stages: dict[int, tuple[float, float]] = {}
+        self.first: bool = True
+        self.row: Row = (0, 0, 0, 0)
+        self.course = Course()
+
+    def over(self, rows: list[Row], dealt: int, used: int) -> Course:
+        """Deal ``dealt`` pages to ``used`` cores."""
+        core = place = 0
+        edge = dealt // used
+        for row in rows:
+            self.row = row
+            start, behind = row[0], row[1]
+            pages = behind - start
+            left, inside = self.kernel.heads * pages, 0
+            while left:
+                room = edge - place
+                if inside or room < pages:
+                    count = min(pages - inside, room)
+                    self._piece(start + inside, start + inside + count, 1)
+                    inside = (inside + count) % pages
+                else:
+                    times = min(left, room) // pages
+                    count = times * pages
+                    self._piece(start, behind, times)
+                place += count
+                left -= count
+                if place == edge:
+                    self.course.add(self.units.end_s - self.units.progress_s)
+                    self.course.close(max(0.0, self.units.worked_s - self.units.end_s))
+                    self.units, self.first = _Units(self.kernel.buffers), True
+                    core += 1
+                    edge = (core + 1) * dealt // used
+        return self.course
+
+    def _piece(self, first: int, behind: int, times: int) -> None:
+        """Pages ``first`` to ``behind`` of ``times`` tasks."""
+        units, began_s = self.units, self.units.progress_s
+        for done in range(1, times + 1):
+            before = units.clocks()
+            self._task(first, behind)
+            if done < times and units.go_on(before, times - done):
+                break
+        self.course.add(units.progress_s - began_s)
+
+    def _task(self, first: int, behind: int) -> None:
+        units, kernel = self.units, self.kernel
+        units.fetch(kernel.issue_s, self.query_s, False)
+        if kernel.copies_rows:
+            row_s = self.form.dma.seconds((behind - first) * TABLE_ENTRY_BYTES, self.streaming)
+            units.fetch(kernel.issue_s, row_s, self.first)
+        self.first = False
+        run = kernel.run_pages
+        last_run = floor((behind - 1) / run)
+        next_run = floor(first / run) + 1
+        if next_run > last_run:
+            self._some(first, behind, opens=True)
+            return
+        at, last = max(first + 1, ceil(next_run * run)), ceil(last_run * run)
+        self._some(first, at, opens=True)
+        self._runs(at, last, last_run - next_run)
+        self._some(last, behind, opens=False)
+
+    def _some(self, first: int, behind: int, *, opens: bool) -> None:
+        """Pages of one run, the task's first or last one among them; what ``opens`` a task reads any line anew."""
+        for pages in self.kernel.bursts(behind - first):
+            lines = self._lines_begun(first, first + pages)
+            if opens and first % self.kernel.line_entries:
+                lines += 1
+            for transfer in self._burst(first, pages, lines):
+                self.units.tile(transfer)
+            first, opens = first + pages, False
+
+    def _runs(self, first: int, behind: int, runs: int) -> None:
+        """Whole runs between a task's first and last one: as many long ones as make their mean."""
+        if runs < 1:
+            return
+        short, longer = divmod(behind - first, runs)
+        lines = self._lines_begun(first, behind) / (behind - first)
+        for pages, count in ((short, runs - longer), (short + 1, longer)):
+            if count:
+                self._alike(pages, count, lines)
+
+    def _lines_begun(self, first: int, behind: int) -> int:
+        """Cache lines of the page table that begin among columns ``first`` to ``behind``."""
+        entries = self.kernel.line_entries
+        return -(-behind // entries) - -(-first // entries)
+
+    def _alike(self, pages: int, count: int, lines: float) -> None:
+        """``count`` runs of ``pages`` whole pages, each page with its share of ``lines`` that are read."""
+        units, page = self.units, self.kernel.page
+        unit: list[Transfer] = []
+        for burst in self.kernel.bursts(pages):
+            unit += self._transfers(burst, burst * page, burst * lines)
+        for done in range(1, count + 1):
+            before = units.clocks()
+            for transfer in unit:
+                units.tile(transfer)
+            if done < count and units.go_on(before, count - done):
+                return
+
+    def _burst(self, column: int, pages: int, lines: int) -> list[Transfer]:
+        """Of ``pages`` pages from ``column`` on, for which ``lines`` are read."""
+        first, behind, head_cut, tail_cut = self.row
+        tokens = pages * self.kernel.page
+        if column == first:
+            tokens -= head_cut
+        if column + pages == behind:
+            tokens -= tail_cut
+        return self._transfers(pages, tokens, float(lines))
+
+    def _transfers(self, pages: int, tokens: int, lines: float) -> list[Transfer]:
+        kernel = self.kernel
+        stages = self.stages.get(tokens)
+        if stages is None:
+            load_s = self.form.dma.seconds(tokens * kernel.part_bytes, self.streaming)
+            stages = self.stages[tokens] = load_s, -(-tokens // FRACTAL) * kernel.slice_s
+        load_s, work_s = stages
+        before_s = kernel.issue_s + pages * kernel.lookup_s
+        first = (before_s + lines * kernel.cold_s, load_s, work_s)
+        return [first] + [(before_s, load_s, work_s)] * (kernel.parts - 1)
