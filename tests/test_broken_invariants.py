@@ -9,13 +9,16 @@ from contiguous_pool import build as contiguous_pool
 
 from simulator.allocators.arena import Arena
 from simulator.allocators.buddy import Buddy
+from simulator.allocators.bulk import page_array
 from simulator.allocators.group_pools import GroupPools, own_pages
 from simulator.allocators.host_pool import HostPool
 from simulator.allocators.paged import PagedAllocator, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
+from simulator.allocators.prefix_cache import SharedPages
 from simulator.allocators.run_pool import RunPool
-from simulator.config import DefragTrigger
+from simulator.allocators.verify import VerifyingAllocator
+from simulator.config import DefragTrigger, EvictionPolicy
 
 
 @dataclass
@@ -162,6 +165,7 @@ CASES: list[tuple[Callable[[], State], Break, str]] = [
     (ranges, counter("allocated_bytes", 10), "bytes are held"),
     (ranges, counter("tail_bytes", 10), "bytes will never be used"),
     (ranges, held, "a range has the wrong capacity"),
+    (ranges, lambda state: setattr(state.allocator._store, "total_free", 1), "holes hold"),
 ]
 
 
@@ -190,6 +194,98 @@ def test_a_page_of_another_group_is_in_the_wrong_pool() -> None:
     first[0], second[0] = second[0], first[0]
     with pytest.raises(AssertionError, match="a page was lost, or is another group's"):
         state.check()
+
+
+# ---- what is said of the books by the observer
+
+
+def test_a_page_in_two_tables_of_a_pool_that_shares_nothing_is_told_of_the_second() -> None:
+    state = State(VerifyingAllocator(PagedAllocator(PLAIN, max_pages=20), every=10**6, stop=False))
+    own_twice(state)
+    state.check()
+    found = {(one.kind, one.request_id, one.page) for one in state.allocator.violations}
+    # the first page of request 2, page 3, is in no table any more
+    assert found == {("stale_table", 2, 0), ("leak", 2, 3), ("wrong_read", 2, 0)}
+
+
+def test_a_reference_too_many_is_told_of_the_only_holder() -> None:
+    state = State(VerifyingAllocator(PagedCowAllocator(PLAIN, max_pages=20), every=10**6, stop=False))
+    page = state.live[0].tables[0][0]
+    state.allocator.inner.pages._references.items[page] += 1
+    state.check()
+    found = [(one.kind, one.request_id, one.page) for one in state.allocator.violations]
+    assert found == [("references", 1, page)]
+    message = f"page {page} has 2 references but is in 1 page tables; request 1 wrote it last"
+    assert state.allocator.violations[0].message == message
+
+
+# ---- choices that only a case at the edge shows
+
+
+def test_two_that_share_their_last_page_and_grow_together_part() -> None:
+    allocator = PagedCowAllocator(PLAIN, max_pages=20)
+    parent = allocator.admit(Life(1), 10)
+    assert parent is not None
+    child = allocator.fork(parent, Life(1, sample=1), 10)
+    allocator.grow_each([parent, child])
+    assert [len(one.tables[0]) for one in (parent, child)] == [3, 3]
+    assert parent.tables[0][:2] == child.tables[0][:2] and parent.tables[0][2] != child.tables[0][2]
+    allocator.check([parent, child])
+
+
+@pytest.mark.parametrize(("free", "taken"), [(4, 2), (3, 2), (2, 2), (1, 1)])
+def test_a_loose_run_is_taken_to_the_last_one_that_is_whole(free: int, taken: int) -> None:
+    """Runs of two pages; of the last pages of the pool a whole run, or one single page, is left."""
+    never = DefragTrigger(on_failure=False)
+    allocator = PagedDefragAllocator(PLAIN, max_pages=8, run_length=2, trigger=never, grow_by="run", strict_runs=False)
+    grows = allocator.admit(Life(1), 4)
+    fills = allocator.admit(Life(2), (7 - free) * 4)
+    assert grows is not None and fills is not None and len(allocator.pool) == free
+    before = len(grows.tables[0])
+    assert allocator.grow(grows, 5)
+    assert len(grows.tables[0]) - before == taken
+
+
+def test_the_largest_new_sequence_takes_every_table_of_a_row() -> None:
+    twice = PageLayout(4, 40, (PageGroup(20, 2),))
+    allocator = PagedDefragAllocator(twice, max_pages=21, run_length=2, trigger=DefragTrigger(), strict_runs=False)
+    # ten rows of two pages, and one page that makes no row
+    assert allocator.occupancy().largest_free_bytes == 20 * 40
+    assert allocator.free_and_largest_bytes() == (21 * 40, 20 * 40)
+
+
+def test_what_a_window_has_dropped_is_still_dropped_after_a_swap() -> None:
+    allocator = PagedAllocator(WINDOWS, max_pages=20, host=HostPool(20))
+    holding = allocator.admit(Life(1), 10)
+    assert holding is not None and allocator.grow(holding, 13)
+    # position 12 sees positions 8 to 12: two rows of 4 tokens, 10 bytes each, are gone
+    assert (holding.dropped, allocator.discount_bytes) == ([0, 2], 80)
+    # 16 slots held, 14 will be used, 30 bytes each; two rows of the second group have 40 bytes of padding each
+    assert allocator.tail_bytes == 2 * 30 + 2 * 40
+    assert allocator.swap_out([holding])
+    assert (allocator.discount_bytes, allocator.tail_bytes, allocator.allocated_bytes) == (0, 0, 0)
+    assert allocator.swap_in([(holding, 13)])
+    assert (holding.dropped, allocator.discount_bytes, allocator.tail_bytes) == ([0, 2], 80, 2 * 30 + 2 * 40)
+    allocator.check([holding])
+
+
+def test_host_pages_are_counted_like_those_of_the_device_where_tables_grow_in_step() -> None:
+    """A row of two tables is one unit: five host pages hold two of them, not five."""
+    twice = PageLayout(4, 40, (PageGroup(20, 2),))
+    allocator = PagedCowAllocator(twice, max_pages=20, host=HostPool(5))
+    held = [allocator.admit(Life(request_id), 8) for request_id in (1, 2)]
+    first, second = (one for one in held if one is not None)
+    assert allocator.swap_out([first]) == 2 * 2 * 40
+    assert allocator.swap_out([second]) is None
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "mru", "filo", "priority"])
+def test_a_page_that_is_neither_held_nor_cached_cannot_be_shared(policy: EvictionPolicy) -> None:
+    pages = SharedPages(8, "lifo", eviction_policy=policy)
+    (page,) = pages.take(1)
+    pages.drop(page_array([page]), 1)
+    with pytest.raises(AssertionError, match=f"page {page} is free and cannot be shared"):
+        pages.share(page_array([page]))
 
 
 # ---- stores

@@ -104,7 +104,6 @@ class GroupPools(PagedAllocator):
         self.sizes = tuple(sizes)
         self.pool = self.pools = Pools(sizes, free_order, null_pages=nulls)
         self.usable_pages = sum(sizes)
-        self._null_pages = nulls
         self._page_bytes = [layout.bytes_of(group) for group in layout.groups]
         self._unusable_bytes = sum(self._page_bytes) if null_page else 0
         self.capacity_bytes = self._bytes(sizes) + self._unusable_bytes

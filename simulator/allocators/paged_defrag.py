@@ -205,7 +205,7 @@ class PagedDefragAllocator(PagedAllocator):
         if self.grow_by == "page":
             return rows
         whole_rows = ceil_div(rows, self.run_length) * self.run_length
-        at_hand = self._runs_in(whole_rows) <= self.runs.whole_runs and whole_rows * self._row_pages <= len(self.runs)
+        at_hand = self._runs_in(whole_rows) <= self.runs.whole_runs
         return whole_rows if self.strict_runs or at_hand else rows
 
     def _room(self, pages: int, runs: int) -> bool:
