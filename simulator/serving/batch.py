@@ -24,6 +24,8 @@ TILE_TOKENS = 128
 
 #: who is due in a step in which nobody is; never changed
 _NOBODY: list[Sequence] = []
+#: entries at the front of a queue that are worth sweeping out
+_SWEPT = 1024
 
 
 class Stretch(NamedTuple):
@@ -52,6 +54,8 @@ class DecodeBatch:
         "_offset_sum",
         "_page_tokens",
         "_pages",
+        "_regular",
+        "_regular_head",
         "_skews",
         "_windows",
         "changes",
@@ -72,6 +76,9 @@ class DecodeBatch:
         self._offset_row: npt.NDArray[np.int64] | None = None
         self._due: dict[int, list[Sequence]] = {}
         self._event_heap: list[int] = []
+        # what page by page growth adds to the heap comes in ascending order, so it queues up beside it
+        self._regular: list[int] = []
+        self._regular_head = 0
         self._finish: dict[int, list[Sequence]] = {}
         self._finish_heap: list[int] = []
         self._windows = None if window_tokens is None else Windows(window_tokens)
@@ -248,7 +255,7 @@ class DecodeBatch:
 
     def have_taken_pages(self, step: int, due: list[list[Sequence]]) -> None:
         """In ``step`` and those after it ``due`` have each taken one page."""
-        calendar, heap, page_tokens = self._due, self._event_heap, self._page_tokens
+        calendar, regular, page_tokens = self._due, self._regular, self._page_tokens
         for then, some in enumerate(due, step):
             if not some:
                 continue
@@ -268,7 +275,7 @@ class DecodeBatch:
             bucket = calendar.get(again)
             if bucket is None:
                 calendar[again] = some
-                heapq.heappush(heap, again)
+                regular.append(again)
             else:
                 bucket.extend(some)
 
@@ -295,7 +302,15 @@ class DecodeBatch:
         heap = self._event_heap
         while heap and heap[0] <= step:
             heapq.heappop(heap)
-        return heap[0] - 1 if heap else 1 << 62
+        until = heap[0] - 1 if heap else 1 << 62
+        regular, head = self._regular, self._regular_head
+        while head < len(regular) and regular[head] <= step:
+            head += 1
+        if head > _SWEPT:
+            del regular[:head]
+            head = 0
+        self._regular_head = head
+        return min(until, regular[head] - 1) if head < len(regular) else until
 
     # ---- time
 
