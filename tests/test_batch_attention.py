@@ -77,6 +77,12 @@ def test_attention_as_charged_is_within_2_percent_of_the_played_launch_while_bat
         assert abs(one.error) <= 0.02, one
 
 
+def test_a_skew_is_looked_at_again_before_sequences_of_a_page_or_two_begin_another() -> None:
+    # 21 sequences of 194 tokens on average, pages of 256: three of them begin their third page within two steps.
+    for one in charged(1046, steps=200):
+        assert abs(one.error) <= 0.02, one
+
+
 @pytest.mark.long
 def test_attention_as_charged_is_within_2_percent_in_all_but_one_of_500_steps_of_many_batches() -> None:
     errors = np.array([one.error for seed in range(1000, 1400) for one in charged(seed, steps=200)])
@@ -104,7 +110,7 @@ def test_a_skew_of_long_lengths_holds_for_many_steps_and_a_great_one_until_someb
     told = StepLengths(batch, batch.skews, 1)
     slight, great = told.remember(1, 1.001, 0.001, 100_000), told.remember(1, 1.3, 0.2, 640)
     assert (slight.until, slight.changes - batch.changes) == (1 + MOST_STEPS, 8)
-    assert (great.until, great.changes - batch.changes) == (11, 0)
+    assert (great.until, great.changes - batch.changes) == (6, 0)
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt-oss-20b", "deepseek-v3"])

@@ -15,7 +15,7 @@ SLIGHT, JUST_SLIGHT = 0.005, 0.01
 SLIGHT_GROWTH, JUST_SLIGHT_GROWTH = 1 / 16, 1 / 32
 SLIGHT_CHANGES, JUST_SLIGHT_CHANGES = 1 / 4, 1 / 16
 #: any other holds while lengths grow by this part of their mean, and nobody comes or goes
-GROWTH = 1 / 64
+GROWTH = 1 / 128
 #: steps for which a skew holds at most
 MOST_STEPS = 64
 
