@@ -12,6 +12,7 @@ from simulator.allocators.buddy import Buddy
 from simulator.allocators.bulk import page_array
 from simulator.allocators.group_pools import GroupPools, own_pages
 from simulator.allocators.host_pool import HostPool
+from simulator.allocators.page_pool import SCAN_CYCLES_PER_PAGE
 from simulator.allocators.paged import PagedAllocator, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
@@ -288,6 +289,43 @@ def test_a_page_that_is_neither_held_nor_cached_cannot_be_shared(policy: Evictio
         pages.share(page_array([page]))
 
 
+def test_each_pool_of_a_group_is_searched_from_its_own_first_page() -> None:
+    """A scan looks at every page before the one it takes: at 1, 2 and 3 pages for the first three of a pool."""
+    groups = own_pages(4, (PageGroup(20), PageGroup(10, 1, 99)))
+    allocator = GroupPools(groups, sizes=(12, 12), free_order="first_fit_scan", null_page=False)
+    assert allocator.admit(Life(1), 10) is not None
+    assert allocator.work.search_cycles == 2 * SCAN_CYCLES_PER_PAGE * (1 + 2 + 3)
+
+
+@pytest.mark.parametrize(
+    ("layout", "free", "sequences", "tokens", "sure"),
+    [
+        # one more token takes one page; five may begin in the middle of a page and reach into a third
+        (PLAIN, 1, 1, 1, True),
+        (PLAIN, 1, 2, 1, False),
+        (PLAIN, 2, 1, 5, False),
+        (PLAIN, 3, 1, 5, True),
+        # two groups take two pages
+        (WINDOWS, 1, 1, 1, False),
+        (WINDOWS, 2, 1, 1, True),
+        (WINDOWS, 3, 2, 1, False),
+    ],
+)
+def test_growth_is_sure_when_every_table_finds_its_pages(
+    layout: PageLayout, free: int, sequences: int, tokens: int, sure: bool
+) -> None:
+    allocator = PagedCowAllocator(layout, max_pages=free)
+    assert allocator.sure_to_grow(sequences, tokens) == sure
+
+
+def test_a_pool_of_runs_is_made_of_runs_and_at_most_a_null_page() -> None:
+    for pages, length, first in ((4, 0, 0), (4, -1, 0), (4, 2, 2), (4, 2, -1), (0, 2, 1)):
+        with pytest.raises(AssertionError):
+            RunPool(pages, length, first_page=first)
+    assert len(RunPool(0, 2)) == 0
+    assert len(RunPool(1, 1, first_page=1)) == 0
+
+
 # ---- stores
 
 
@@ -316,6 +354,16 @@ def test_an_arena_is_asked_for_ranges_that_exist() -> None:
     made.check()
     made.total_free += 1
     with pytest.raises(AssertionError, match="holes hold 20 units, 21 counted"):
+        made.check()
+
+
+@pytest.mark.parametrize(("starts", "sizes"), [([10, 30], [0, 10]), ([10, 20], [10, 10]), ([10, 15], [10, 10])])
+def test_holes_of_an_arena_are_apart_and_not_empty(starts: list[int], sizes: list[int]) -> None:
+    made = arena()
+    assert list(made.free_ranges()) == [(10, 10), (30, 10)]
+    made._starts[:], made._sizes[:] = starts, sizes
+    made.total_free = sum(sizes)
+    with pytest.raises(AssertionError, match="hole"):
         made.check()
 
 
