@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import cli
+from simulator.allocators.bulk import page_array
+from simulator.allocators.eviction import ReleaseQueue
 from simulator.metrics import RunResult
 from simulator.planning.explain_oom import explain_oom
 from simulator.scenario import parse_scenario
@@ -162,3 +164,12 @@ def test_an_allocator_that_breaks_down_after_a_mistake_is_a_finding_and_no_crash
     (run,) = simulate(parse_scenario(STALE_RUNS, Path()), seed=seed).runs
     assert run.summary["faults"]["planted"] >= 1
     assert run.summary["faults"]["noticed"] >= 1
+
+
+def test_a_queue_that_a_mistake_has_emptied_is_not_searched_for_ever() -> None:
+    queue = ReleaseQueue()
+    queue.cover(8)
+    queue.extend(page_array([3, 4, 4]))  # as a page table does that names a page twice
+    queue.remove(page_array([3]))
+    with pytest.raises(AssertionError, match="2 released pages are counted, but only 1 are found"):
+        queue.take(2)

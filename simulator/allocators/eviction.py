@@ -136,6 +136,7 @@ class ReleaseQueue(EvictionOrder):
         stop = self._taken + count
         taken = self._live(self._taken, stop)
         while len(taken) < count:
+            assert stop < self._end, f"{self._count} released pages are counted, but only {len(taken)} are found"
             start, stop = stop, min(stop + max(count - len(taken), _LOOK), self._end)
             more = self._live(start, stop)
             surplus = len(taken) + len(more) - count
