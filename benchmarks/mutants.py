@@ -1,7 +1,8 @@
 """Small mistakes for mutation testing: every place of a module where one token or one statement could be wrong.
 
 A mutant is the module's syntax tree with one change. What no test can or need notice is left alone: annotations,
-docstrings, texts of messages, asserts that only narrow a type, decorators, ``__slots__``, imports.
+docstrings, texts of messages, asserts that only narrow a type, decorators, ``__slots__``, imports, ``strict`` of ``zip``,
+``None`` for ``False``.
 """
 
 import ast
@@ -113,6 +114,8 @@ def _left_alone(node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True  # a docstring, or ``...``
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return True
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         return True
     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("__slots__", "__all__"):
@@ -165,7 +168,7 @@ def _conditions(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def _statements(node: ast.AST, place: _Place) -> Iterator[tuple[str, Callable[[], None]]]:
-    if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
+    if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) not in ("None", "False"):
         yield "returns None", lambda: setattr(node, "value", ast.IfExp(_no(), node.value, ast.Constant(None)))
     if isinstance(node, ast.Break | ast.Continue):
         swapped = ast.Continue if isinstance(node, ast.Break) else ast.Break

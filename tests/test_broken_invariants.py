@@ -8,16 +8,18 @@ import pytest
 from contiguous_pool import build as contiguous_pool
 
 from simulator.allocators.arena import Arena
+from simulator.allocators.base import Life as PlainLife
 from simulator.allocators.buddy import Buddy
 from simulator.allocators.bulk import page_array
 from simulator.allocators.group_pools import GroupPools, own_pages
 from simulator.allocators.host_pool import HostPool
-from simulator.allocators.page_pool import SCAN_CYCLES_PER_PAGE
+from simulator.allocators.page_pool import LIST_CYCLES_PER_PAGE, SCAN_CYCLES_PER_PAGE
 from simulator.allocators.paged import PagedAllocator, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
 from simulator.allocators.prefix_cache import SharedPages
 from simulator.allocators.run_pool import RunPool
+from simulator.allocators.sharing import CowHolding, SharedTail
 from simulator.allocators.verify import VerifyingAllocator
 from simulator.config import DefragTrigger, EvictionPolicy
 
@@ -316,6 +318,44 @@ def test_growth_is_sure_when_every_table_finds_its_pages(
 ) -> None:
     allocator = PagedCowAllocator(layout, max_pages=free)
     assert allocator.sure_to_grow(sequences, tokens) == sure
+
+
+def test_the_search_for_runs_and_single_pages_is_charged_by_the_piece() -> None:
+    """Seven pages are three runs of two and one single page: four pieces, each the head of a list."""
+    allocator = PagedDefragAllocator(PLAIN, max_pages=20, run_length=2, trigger=DefragTrigger())
+    assert allocator.admit(Life(1), 28) is not None
+    assert allocator.work.search_cycles == 4 * LIST_CYCLES_PER_PAGE
+    assert (allocator.work.table_bytes, allocator.work.new_pages, allocator.totals.pages_taken) == (28, 7, 7)
+
+
+@pytest.mark.parametrize(("pages", "holds"), [(7, False), (8, True), (9, True)])
+def test_windows_in_strict_runs_need_room_for_runs_that_are_partly_dropped(pages: int, holds: bool) -> None:
+    """Seventeen tokens, a window of five, whole prompts: five rows, and a run of four of which three are dropped."""
+    layout = PageLayout(4, 40, (PageGroup(10, 1, 5),))
+    allocator = PagedDefragAllocator(layout, max_pages=pages, run_length=4, trigger=DefragTrigger())
+    assert allocator.can_ever_hold(Life(1, 17, 1, final_tokens=17)) == holds
+
+
+def test_the_largest_page_of_the_groups_is_the_page() -> None:
+    assert own_pages(4, (PageGroup(20), PageGroup(10, 1, 5))).page_bytes == 4 * 20
+
+
+def test_the_plain_demand_keeps_what_it_is_given() -> None:
+    life = PlainLife(1, 2, 3, 4)
+    assert (life.request_id, life.prompt_tokens, life.output_tokens, life.final_tokens) == (1, 2, 3, 4)
+
+
+def test_sharers_of_a_last_page_count_in_vain_what_the_longest_of_them_will_fill() -> None:
+    """A page up to token 12 is filled to 10 by the first, 11 by the second, 12 by the third: 2 + 1 + 0 slots too many,
+    none of which is empty in the end."""
+    holdings = [CowHolding(Life(number, final_tokens=final), 1) for number, final in ((1, 10), (2, 11), (3, 12))]
+    tail = SharedTail(9, 12, holdings[0])
+    for holding in holdings[1:]:
+        tail.join(holding)
+    assert tail.excess_tokens() == 3
+    tail.leave(holdings[2])
+    # the one slot that both leave empty is wasted once, and counted twice
+    assert tail.excess_tokens() == 2
 
 
 def test_a_pool_of_runs_is_made_of_runs_and_at_most_a_null_page() -> None:

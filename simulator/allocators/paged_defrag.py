@@ -86,20 +86,18 @@ class PagedDefragAllocator(PagedAllocator):
         return self.allocated_bytes / (self.layout.page_bytes * bursts) if bursts else 1.0
 
     def can_ever_hold(self, demand: Demand) -> bool:
-        """As for plain pages; strict runs add that all runs must exist in the pool, also after a recompute that
-        starts at any length, when the same tokens may split into runs and single pages in another way."""
-        groups = self.layout.groups
+        """As for plain pages; with strict runs also after a recompute that starts at any length, when the same tokens
+        may split into runs and single pages in another way. Where all pages exist, so do their runs."""
         grows = demand.final_tokens > demand.prompt_tokens
         rounded = self.strict_runs and self.grow_by == "run" and grows
-        pages = runs = 0
-        for group in groups:
+        pages = 0
+        for group in self.layout.groups:
             rows = self._peak_rows(group, demand.prompt_tokens, demand.final_tokens)
             slack = self.run_length - 1 if rounded else 0
             if group.window_tokens is not None and self.strict_runs:
                 slack += self.run_length - 1
             pages += group.copies * (rows + slack)
-            runs += group.copies * ((rows + slack) // self.run_length)
-        return pages <= self.usable_pages and (not self.strict_runs or runs <= self.runs.total_runs)
+        return pages <= self.usable_pages
 
     # ---- acting
 
