@@ -1,8 +1,8 @@
 """Small mistakes for mutation testing: every place of a module where one token or one statement could be wrong.
 
 A mutant is the module's syntax tree with one change. What no test can or need notice is left alone: annotations,
-docstrings, texts of messages, asserts that only narrow a type, decorators, ``__slots__``, imports, ``strict`` of ``zip``,
-``None`` for ``False``.
+docstrings, texts of messages, asserts that only narrow a type, decorators, ``__slots__``, imports, ``strict`` of
+``zip``, ``None`` for ``False``.
 """
 
 import ast
