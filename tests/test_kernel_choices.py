@@ -5,10 +5,12 @@ from functools import cache
 import pytest
 
 from simulator.config import EngineConfig
+from simulator.cost import StepCost
 from simulator.device import Device, DeviceConfig, load_device
 from simulator.kernel import PagedKernel
 from simulator.kernels.kernel_table import KernelRow, kernel_table, recommend_page_size
 from simulator.kernels.mechanisms import cu_seqlens_copy, extend_while_read, free_list, packing, qkv_read, table_row
+from simulator.kernels.step_load import StepLoad, known_lengths
 from simulator.kernels.tiles import AttentionShape, KernelOptions, plan_tiles
 from simulator.model import Model, ModelConfig, load_model
 
@@ -95,6 +97,29 @@ def test_internal_waste_is_the_unused_share_of_the_last_pages() -> None:
     _, (only,) = recommend_page_size(device(), model(), EngineConfig(), [128], lengths=[100, 300], pool_tokens=60_000)
     assert only.internal_waste == pytest.approx(1 - 400 / (4 * 128))
     assert only.sequences == 60_000 // 128 * 2 // 4
+
+
+def test_a_page_size_is_weighed_by_whole_batches_and_not_by_one() -> None:
+    engine, lengths = EngineConfig(), [60_000, 400, 400, 400, 400, 400]
+    pages = sum(-(-length // 128) for length in lengths)
+    # room for two sequences at a time, of six: three batches, one of which has the long sequence
+    _, (only,) = recommend_page_size(
+        device(), model(), engine, [128], lengths=lengths, pool_tokens=-(-2 * pages // 6) * 128
+    )
+    cost = StepCost(device(), model(), engine, page_tokens=128)
+
+    def step(batch: list[int]) -> float:
+        load = StepLoad(
+            decode_sequences=2,
+            decode_context_tokens=sum(batch),
+            decode_pages=sum(-(-length // 128) for length in batch),
+            decode_lengths=known_lengths(batch),
+            sampled_sequences=2,
+        )
+        return cost.seconds(load)
+
+    assert only.sequences == 2
+    assert only.step_seconds == pytest.approx((step([60_000, 400]) + 2 * step([400, 400])) / 3)
 
 
 def test_rows_of_2048_tokens_in_pages_of_16_are_128_entries_and_need_no_padding() -> None:

@@ -13,6 +13,8 @@ from simulator.kernels.tiles import AttentionShape, KernelOptions, TableMode
 from simulator.models.model_shape import AttentionGroup, Model, kv_dtype_bytes
 from simulator.units import ceil_div
 
+#: batches whose step times are averaged to weigh a page size
+MOST_BATCHES = 48
 TABLE_MODES: tuple[TableMode, ...] = ("hbm", "dcache", "l1")
 
 
@@ -167,24 +169,35 @@ def recommend_page_size(
 
 def _choice(cost: StepCost, size: int, lengths: Sequence[int], pool_tokens: int) -> PageChoice:
     pages = sum(ceil_div(length, size) for length in lengths)
-    tokens = sum(lengths)
     fitting = int(pool_tokens // size * len(lengths) // pages)
     count = max(1, min(fitting, cost.engine.max_num_seqs))
-    load = StepLoad(
-        decode_sequences=count,
-        decode_context_tokens=tokens * count // len(lengths),
-        decode_pages=max(count, pages * count // len(lengths)),
-        decode_windowed_tokens=_windowed(cost.model, lengths) * count // len(lengths),
-        decode_lengths=known_lengths([lengths[index * len(lengths) // count] for index in range(count)]),
-        sampled_sequences=count,
-    )
-    seconds = cost.seconds(load)
+    batches = max(1, min(MOST_BATCHES, len(lengths) // count))
+    # A long sequence keeps one core busy, so whole batches are costed and no average one: of one sequence more or
+    # less, a single batch could lose its longest.
+    steps_s = [cost.seconds(_load(cost.model, size, _batch(lengths, at * count, count))) for at in range(batches)]
+    seconds = sum(steps_s) / batches
     return PageChoice(
         page_size=size,
         sequences=count,
-        internal_waste=1.0 - tokens / (pages * size),
+        internal_waste=1.0 - sum(lengths) / (pages * size),
         step_seconds=seconds,
         tokens_per_s=count / seconds,
+    )
+
+
+def _batch(lengths: Sequence[int], start: int, count: int) -> list[int]:
+    """``count`` of the ``lengths`` from ``start`` on, from the beginning again after the last."""
+    return [lengths[at % len(lengths)] for at in range(start, start + count)]
+
+
+def _load(model: Model, size: int, lengths: Sequence[int]) -> StepLoad:
+    return StepLoad(
+        decode_sequences=len(lengths),
+        decode_context_tokens=sum(lengths),
+        decode_pages=sum(ceil_div(length, size) for length in lengths),
+        decode_windowed_tokens=_windowed(model, lengths),
+        decode_lengths=known_lengths(lengths),
+        sampled_sequences=len(lengths),
     )
 
 
