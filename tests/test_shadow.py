@@ -113,6 +113,16 @@ ContentMapMachine.TestCase.settings = settings(max_examples=60, stateful_step_co
 TestContentMapAgainstCells = ContentMapMachine.TestCase
 
 
+#: some slots of a page, and what they may hold
+SLOTS = {
+    "page": st.integers(-2, 3),
+    "start": st.integers(0, 7),
+    "size": st.integers(1, 8),
+    "content": st.integers(0, 2),
+    "origin": st.sampled_from([0, 8]),
+}
+
+
 class PageMemoryMachine(RuleBasedStateMachine):
     """Pages of eight slots, against one dictionary entry a slot."""
 
@@ -121,13 +131,7 @@ class PageMemoryMachine(RuleBasedStateMachine):
         self.memory = PageMemory()
         self.cells: dict[tuple[int, int], tuple[int, int]] = {}
 
-    @rule(
-        page=st.integers(-2, 3),
-        start=st.integers(0, 7),
-        size=st.integers(1, 8),
-        content=st.integers(0, 2),
-        origin=st.sampled_from([0, 8]),
-    )
+    @rule(**SLOTS)
     def write(self, page: int, start: int, size: int, content: int, origin: int) -> None:
         end = min(8, start + size)
         self.memory.write(page, Piece(start, end, content, origin))
@@ -142,13 +146,7 @@ class PageMemoryMachine(RuleBasedStateMachine):
             if cell is not None:
                 self.cells[goal, slot] = cell
 
-    @rule(
-        page=st.integers(-2, 3),
-        start=st.integers(0, 7),
-        size=st.integers(1, 8),
-        content=st.integers(0, 2),
-        origin=st.sampled_from([0, 8]),
-    )
+    @rule(**SLOTS)
     def read(self, page: int, start: int, size: int, content: int, origin: int) -> None:
         end = min(8, start + size)
         wrong = [slot for slot in range(start, end) if self.cells.get((page, slot)) != (content, origin + slot)]

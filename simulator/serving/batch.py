@@ -184,27 +184,18 @@ class DecodeBatch:
         """Tiles that the attention kernel reads in ``step``: page-table entries, or pieces of contiguous ranges."""
         return self._pages if self._page_tokens else self._tiles(self.context_tokens(step))
 
-    def stretch(self, step: int, count: int) -> Stretch:
-        """The sums of the ``count`` steps that follow ``step``, none of them beyond ``quiet_until``."""
+    def stretch(self, step: int, count: int, taken: list[int] | None = None) -> Stretch:
+        """The sums of the ``count`` steps that follow ``step``. In each as many pages are taken as ``taken`` says;
+        without it none is, and none of the steps is beyond ``quiet_until``."""
         later = np.arange(count, dtype=np.int64)
         contexts = self.context_tokens(step + 1) + self.size * later
         inside = 0 if self._windows is None else self._windows.inside
+        pages = np.full(count, self._pages, np.int64) if self._page_tokens else self._tiles(contexts)
         return Stretch(
             contexts,
-            np.full(count, self._pages, np.int64) if self._page_tokens else self._tiles(contexts),
+            pages if taken is None else pages + np.cumsum(taken),
             self.windowed_tokens(step + 1) + inside * later,
             self.lengths(step + 1 + later),
-        )
-
-    def stretch_taking(self, step: int, pages: list[int]) -> Stretch:
-        """The sums of the steps that follow ``step`` if ``pages`` are taken in each."""
-        count = len(pages)
-        steps = np.arange(step + 1, step + 1 + count, dtype=np.int64)
-        return Stretch(
-            self._offset_sum + self.size * steps,
-            self._pages + np.cumsum(np.array(pages, np.int64)),
-            np.zeros(count, np.int64),
-            self.lengths(steps),
         )
 
     def _tiles(self, context_tokens: Any) -> Any:

@@ -79,8 +79,7 @@ class PageSteps:
             return [cost.fixed_ns] * len(due)
         batch, size = self._batch, self._batch.size
         if len(due) >= _FEW:
-            taken = [len(some) for some in due]
-            sums = batch.stretch_taking(step, taken)
+            sums = batch.stretch(step, len(due), [len(some) for some in due])
             durations: list[int] = cost.decode_ns_array(size, *sums).tolist()
         else:
             durations = []

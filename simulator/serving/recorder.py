@@ -46,17 +46,9 @@ class Integral:
     total: int = 0
     peak: int = 0
 
-    def set(self, value: int, now: int) -> None:
-        """The value is ``value`` from ``now`` on."""
-        self.total += self.value * (now - self.since_ns)
-        self.since_ns = now
-        self.value = value
-        if value > self.peak:
-            self.peak = value
-
-    def rise(self, value: int, area: int, now: int) -> None:
-        """The value has become ``value`` in steps, between the last change and ``now``; what lies above the old value
-        until ``now`` adds up to ``area`` (below it, if negative)."""
+    def set(self, value: int, now: int, area: int = 0) -> None:
+        """The value is ``value`` from ``now`` on. If it went there in steps since the last change, what lay above the
+        old value (below it, if negative) until ``now`` adds up to ``area``."""
         self.total += self.value * (now - self.since_ns) + area
         self.since_ns = now
         self.value = value
@@ -102,17 +94,17 @@ class Recorder:
     _peaks: list[int] = field(default_factory=list)
     _peak_since_row: int = 0
 
-    def memory(self, now: int) -> None:
-        """The allocator's state has changed at ``now``."""
+    def memory(self, now: int, *, byte_ns: int = 0, row_ns: int = 0, tail_byte_ns: int = 0) -> None:
+        """The allocator's state has changed at ``now``, or step by step until then (see ``memory_grown``)."""
         allocator = self.allocator
-        self.allocated.set(allocator.allocated_bytes, now)
+        self.allocated.set(allocator.allocated_bytes, now, byte_ns)
         if allocator.tail_bytes != self.tail.value:
-            self.tail.set(allocator.tail_bytes, now)
+            self.tail.set(allocator.tail_bytes, now, tail_byte_ns)
         if self.blocked or self.unavailable.value:
             free_bytes = allocator.capacity_bytes - allocator.allocated_bytes
-            self.unavailable.set(free_bytes if self.blocked else 0, now)
+            self.unavailable.set(free_bytes if self.blocked else 0, now, -byte_ns)
         if allocator.can_fork:
-            self.entries.set(allocator.table_entries, now)
+            self.entries.set(allocator.table_entries, now, row_ns)
         if allocator.fragments:
             free_bytes, largest_bytes = allocator.free_and_largest_bytes()
             self.free.set(free_bytes, now)
@@ -128,20 +120,8 @@ class Recorder:
     def memory_grown(self, now: int, *, rows: int, row_ns: int, tail_byte_ns: int) -> None:
         """Sequences have taken ``rows`` pages one after another; up to ``now`` these were held for ``row_ns`` in all,
         and what no token will fill of them for ``tail_byte_ns``. Stands for a call of ``memory`` at each taking."""
-        allocator = self.allocator
-        before = self.allocated.value
-        allocated_bytes = allocator.allocated_bytes
-        byte_ns = (allocated_bytes - before) // rows * row_ns
-        self.allocated.rise(allocated_bytes, byte_ns, now)
-        if allocator.tail_bytes != self.tail.value:
-            self.tail.rise(allocator.tail_bytes, tail_byte_ns, now)
-        if self.blocked or self.unavailable.value:
-            free_bytes = allocator.capacity_bytes - allocated_bytes
-            self.unavailable.rise(free_bytes if self.blocked else 0, -byte_ns, now)
-        if allocator.can_fork:
-            self.entries.rise(allocator.table_entries, row_ns, now)
-        if allocated_bytes > self._peak_since_row:
-            self._peak_since_row = allocated_bytes
+        grown_bytes = self.allocator.allocated_bytes - self.allocated.value
+        self.memory(now, byte_ns=grown_bytes // rows * row_ns, row_ns=row_ns, tail_byte_ns=tail_byte_ns)
 
     def close(self, now: int) -> None:
         """The run is over: bring every integral up to ``now``."""
@@ -158,16 +138,15 @@ class Recorder:
 
     def hold_steps(self, durations_ns: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], sequences: int) -> None:
         """``hold`` and ``count_step`` for decode steps in which nothing but the lengths of ``sequences`` changed."""
-        allocator, span_ns, count = self.allocator, int(durations_ns.sum()), len(durations_ns)
+        allocator, span_ns = self.allocator, int(durations_ns.sum())
         token_ns = _exact_dot(durations_ns, tokens)
-        self.used_byte_ns += token_ns * allocator.bytes_per_token - span_ns * allocator.discount_bytes
-        self.peak_used_bytes = max(
-            self.peak_used_bytes, int(tokens[-1]) * allocator.bytes_per_token - allocator.discount_bytes
+        self.hold_grown(
+            token_ns * allocator.bytes_per_token - span_ns * allocator.discount_bytes,
+            int(tokens[-1]) * allocator.bytes_per_token - allocator.discount_bytes,
+            steps=len(durations_ns),
+            sequences=sequences,
+            duration_ns=span_ns,
         )
-        self.steps += count
-        self.sequence_steps += sequences * count
-        self.output_tokens += sequences * count
-        self.busy_ns += span_ns
 
     def hold_grown(
         self, used_byte_ns: int, peak_used_bytes: int, *, steps: int, sequences: int, duration_ns: int
