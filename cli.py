@@ -5,8 +5,10 @@ Results go to stdout, progress and warnings to stderr. Exit codes: 0 done, 1 int
 """
 
 import errno
+import gc
 import sys
 from collections.abc import Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -94,13 +96,22 @@ app.command()(catalogues.schema)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of ``simulate``; never returns, exits with one of the codes above."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _run(list(sys.argv[1:] if arguments is None else arguments))
+    finally:
+        if arguments is None:
+            gc.freeze()  # Python ends by looking for garbage in all that it is about to throw away
+
+
+def _run(words: list[str]) -> None:
     from simulator.errors import InputError
 
+    _start_lightly()
     _open_streams()
     try:
         try:
-            app(args=with_command(words, command_names()), prog_name="simulate")
+            asked = with_command(words, command_names())
+            _only(asked)(args=asked, prog_name="simulate")
         finally:
             sys.stdout.flush()
     except InputError as error:
@@ -119,6 +130,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
         traceback.print_exc()
         say("internal error: this is a bug in ascend-kv-sim, not in your input; please report the lines above")
         sys.exit(1)
+
+
+def _start_lightly() -> None:
+    """Spare a short run what costs it most of its start.
+
+    The first objects are the program's own and all stay: there is no garbage among them to look for. No plug-in of
+    pydantic's has a say in what a scenario means; looking for some means reading what every installed package offers.
+    """
+    import os
+
+    if _collect_as_usual not in gc.callbacks:
+        gc.callbacks.append(_collect_as_usual)
+        gc.set_threshold(_OBJECTS_AT_START)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
+
+
+def _collect_as_usual(phase: str, info: object) -> None:
+    """Called at the first collection of garbage."""
+    gc.set_threshold(_OBJECTS_THEN)
+    gc.callbacks.remove(_collect_as_usual)
+
+
+def _only(words: Sequence[str]) -> typer.Typer:
+    """``app`` with nothing but the command that is asked for: typer looks at every option of every command it has."""
+    names = command_names()
+    if not words or words[0] not in names:
+        return app
+    alone = copy(app)
+    alone.registered_commands = [app.registered_commands[names.index(words[0])]]
+    return alone
 
 
 def _open_streams() -> None:
@@ -162,6 +203,8 @@ def with_command(words: Sequence[str], commands: Sequence[str]) -> list[str]:
 
 #: a full disk, quota or device is no bug of ours
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
+#: new containers before garbage is looked for: more than a small run makes at first, then as many as Python has it
+_OBJECTS_AT_START, _OBJECTS_THEN = 200_000, gc.get_threshold()[0]
 _GROUP_OPTIONS = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 
 

@@ -6,7 +6,7 @@ Every allocator meets the same requests. The result of one allocator does not de
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.allocators.base import Allocator
 from simulator.allocators.paged_defrag import PagedDefragAllocator
@@ -14,21 +14,19 @@ from simulator.config import EngineConfig
 from simulator.cost import StepCost
 from simulator.engine import Engine, EngineRun
 from simulator.errors import InputError, Problem
-from simulator.fleet import Fleet
-from simulator.fleet_summary import summarise_fleet
 from simulator.metrics import RunResult, summarise
 from simulator.scenario import Scenario
 from simulator.serving.batch import TILE_TOKENS
-from simulator.serving.compaction_worth import compaction_worth
 from simulator.serving.observation import Observation, breakdown, findings, observe_allocator, verified
 from simulator.serving.pool import build_allocator
 from simulator.serving.pool_parts import PoolParts
-from simulator.serving.replay import Replay
-from simulator.serving.router import router_of
 from simulator.serving.watching import Observe, Progress, Watch, watcher
 from simulator.traffic.requests import Requests
 from simulator.units import format_bytes, to_ns
 from simulator.version import version
+
+if TYPE_CHECKING:
+    from simulator.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +149,10 @@ def _run_fleet(
     leap: bool,
     watch: Watch | None,
 ) -> RunResult:
+    from simulator.fleet import Fleet
+    from simulator.fleet_summary import summarise_fleet
+    from simulator.serving.router import router_of
+
     replicas = scenario.loaded_device.replicas
     assert allocator.another is not None, "the pools of a fleet come from build_allocator"
     allocators = (allocator, *(allocator.another() for _ in range(replicas - 1)))
@@ -214,7 +216,7 @@ def _engine(
     *,
     leap: bool,
     watch: Watch | None,
-    supply: Fleet | None = None,
+    supply: "Fleet | None" = None,
     place: int = 0,
 ) -> Engine:
     model, settings, allocator = scenario.loaded_model, scenario.engine, observation.allocator
@@ -241,6 +243,8 @@ def _engine(
 def _compaction(
     scenario: Scenario, run: EngineRun, allocator: PagedDefragAllocator, summary: dict[str, Any]
 ) -> dict[str, Any]:
+    from simulator.serving.compaction_worth import compaction_worth
+
     latency = summary["latency"]
     return compaction_worth(
         run,
@@ -278,6 +282,8 @@ def _step_costs(scenario: Scenario, page_tokens: int) -> Callable[[float], StepC
 def _replay(
     scenario: Scenario, requests: Requests, observation: Observation, *, verify: bool, watch: Watch | None
 ) -> EngineRun:
+    from simulator.serving.replay import Replay
+
     assert scenario.engine.step_time is not None, "a replay without a step time passed validation"
     horizon = scenario.workload.horizon
     return Replay(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from scenario_text import VALID, changed
+from typer.testing import CliRunner
 
 import cli
 from simulator import units
@@ -347,28 +348,37 @@ def _process(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_imports_nothing_heavy() -> None:
-    probe = (
-        "import sys, cli\n"
-        "try: cli.main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'numpy', 'pandas', 'matplotlib', 'scipy', 'simpy', 'pyarrow', 'pydantic', 'rich', 'yaml'}\n"
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
-    )
+HEAVY = {
+    *("pandas", "matplotlib", "scipy", "pyarrow", "rich", "simulator.fleet", "simulator.showing.watch"),
+    *("simulator.allocators.verify", "simulator.serving.pool_map"),
+    *("simulator.traffic.trace_jsonl", "simulator.traffic.columns"),
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        (["--help"], {*HEAVY, "numpy", "simpy", "pydantic", "yaml"}),
+        (["memory", "--model", "llama-3.1-8b", "--device", "910B3"], {*HEAVY, "simpy"}),
+        (["run", "long_tail_mix", "--no-report", "--jobs", "1", "--set", "workload.requests=5"], HEAVY),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(words: list[str], unneeded: set[str]) -> None:
+    probe = f"import sys, cli\ntry: cli.main({words})\nexcept SystemExit: pass\n"
+    probe += f"print(sorted({unneeded} & set(sys.modules)), file=sys.stderr)\n"
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
 
 
-def test_memory_leaves_plots_tables_and_the_engine_alone() -> None:
-    probe = (
-        "import sys, cli\n"
-        "try: cli.main(['memory', '--model', 'llama-3.1-8b', '--device', '910B3'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'pandas', 'matplotlib', 'scipy', 'simpy', 'pyarrow'}\n"
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "[]"
+def test_a_command_is_itself_without_the_others_beside_it(simulate: Run) -> None:
+    """Only the command that is asked for is built; what it says of itself is what it says among all."""
+    for name in cli.command_names():
+        code, alone, _ = simulate(name, "--help")
+        among = CliRunner().invoke(cli.app, [name, "--help"], prog_name="simulate")
+        assert (code, alone.split()) == (0, among.output.split())
+    code, _, err = simulate("memory", "--nonsense")
+    assert code == 2
+    assert err.startswith("Usage: simulate memory [OPTIONS]")
 
 
 def test_a_reader_that_closes_the_pipe_causes_no_traceback() -> None:

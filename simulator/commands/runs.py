@@ -1,6 +1,7 @@
 """Commands that simulate one scenario, and those that look again at what a run has left."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,7 @@ from simulator.commands.common import (
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
     from simulator.showing.manifest import RunOptions
+    from simulator.showing.watch import PoolWatch
 
 
 def run(
@@ -100,7 +102,6 @@ def _simulated(
     from simulator.showing.interrupt import asked_to_stop
     from simulator.showing.progress import reporting
     from simulator.showing.reporting import run_into
-    from simulator.showing.watch import live_view
 
     if folder is not None:
         output.prepare(folder)
@@ -108,12 +109,20 @@ def _simulated(
     with (
         reporting(enabled=not quiet and not watch) as progress,
         asked_to_stop() as interrupted,
-        live_view(labels, wanted=watch, quiet=quiet) as looking,
+        _live_view(labels, wanted=watch, quiet=quiet) as looking,
         scenario.located(),
     ):
         return run_into(
             folder, scenario, options, jobs=jobs, progress=progress, interrupted=interrupted, watch=looking
         ).to_json()
+
+
+def _live_view(labels: Sequence[str], *, wanted: bool, quiet: bool) -> "AbstractContextManager[PoolWatch | None]":
+    if not wanted:
+        return nullcontext()
+    from simulator.showing.watch import live_view
+
+    return live_view(labels, wanted=True, quiet=quiet)
 
 
 def _tell(document: dict[str, Any], folder: Path | None, output_format: Format, *, quiet: bool) -> None:

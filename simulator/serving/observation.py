@@ -6,13 +6,15 @@ planted, what the checks found, and when the first request ran out of memory.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.allocators.base import Allocator, Holding
-from simulator.allocators.faults import FaultyAllocator
-from simulator.allocators.verify import VerifyingAllocator
 from simulator.config import FaultConfig
 from simulator.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from simulator.allocators.faults import FaultyAllocator
+    from simulator.allocators.verify import VerifyingAllocator
 
 #: operations between two readings of every page table; what an operation touches is always read
 CHECK_EVERY = 256
@@ -24,10 +26,11 @@ _QUOTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """``allocator`` is what the engine talks to: the bare one, or one that watches it."""
+    """``allocator`` is what the engine talks to: the bare one, or the one ``watching`` it."""
 
     allocator: Allocator
-    faults: tuple[FaultyAllocator, ...] = ()
+    faults: "tuple[FaultyAllocator, ...]" = ()
+    watching: "VerifyingAllocator | None" = None
 
     @property
     def faulty(self) -> bool:
@@ -41,13 +44,13 @@ class Observation:
 
     def look_once_more(self, holdings: list[Holding]) -> None:
         """Read everything at the end of a run: what has leaked since the last complete check shows now."""
-        if isinstance(self.allocator, VerifyingAllocator):
-            self.allocator.check(holdings)
+        if self.watching is not None:
+            self.watching.check(holdings)
 
 
 def findings(observations: Sequence[Observation], detail: str) -> dict[str, Any]:
     """What was planted in a run and what was noticed; ``detail`` is the message that ended it early, if one did."""
-    watching = [one.allocator for one in observations if isinstance(one.allocator, VerifyingAllocator)]
+    watching = [one.watching for one in observations if one.watching is not None]
     messages = [violation.message for allocator in watching for violation in allocator.violations]
     messages += [detail] if detail and detail not in messages else []
     faults = [fault for one in observations for fault in one.faults]
@@ -72,7 +75,7 @@ def breakdown(error: Exception) -> str:
 
 def verified(observations: Sequence[Observation]) -> dict[str, int]:
     """How much was watched: calls that move memory, and page tables read back entry by entry."""
-    watching = [one.allocator for one in observations if isinstance(one.allocator, VerifyingAllocator)]
+    watching = [one.watching for one in observations if one.watching is not None]
     return {
         "operations": sum(allocator.operations for allocator in watching),
         "tables_read": sum(allocator.tables_read for allocator in watching),
@@ -85,13 +88,17 @@ def observe_allocator(allocator: Allocator, faults: Sequence[FaultConfig], *, ve
         message = "every page of a pool is looked at to verify it"
         limit = f"{allocator.kind} has {allocator.max_pages:,} of at most {MOST_VERIFIED_PAGES:,}"
         raise InputError([Problem(key="allocators", message=f"{message}, and {limit}: lower max_pages")])
+    if not verify and not faults:
+        return Observation(allocator)
+    from simulator.allocators.faults import FaultyAllocator
+    from simulator.allocators.verify import VerifyingAllocator
+
     planted: list[FaultyAllocator] = []
     try:
         for fault in faults:
             planted.append(FaultyAllocator(planted[-1] if planted else allocator, fault.kind, every=fault.every))
     except ValueError as error:
         raise InputError([Problem(key="faults", message=f"{allocator.kind}: {error}")]) from None
-    if not verify and not planted:
-        return Observation(allocator)
     watched = planted[-1] if planted else allocator
-    return Observation(VerifyingAllocator(watched, every=CHECK_EVERY, stop=not planted), tuple(planted))
+    watching = VerifyingAllocator(watched, every=CHECK_EVERY, stop=not planted)
+    return Observation(watching, tuple(planted), watching)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simulator.showing.terminal import console, print_rows
+from simulator.showing.outlet import outlet
+from simulator.showing.terminal import print_rows
 from simulator.units import format_bytes, format_seconds
 from simulator.units import format_percent as percent
 
@@ -21,20 +22,20 @@ _WASTE = (
 
 def print_explanation(document: Document) -> None:
     """The event in words, then where the pool's bytes were, who held them, and what would have helped."""
-    out = console()
+    out = outlet()
     if document["event"] is None:
-        out.print(_nothing(document), soft_wrap=True)
+        out.line(_nothing(document))
         return
     for line in _story(document):
-        out.print(line, soft_wrap=True)
-    out.print()
+        out.line(line)
+    out.line()
     waste = document["pool"]["waste"]
     print_rows("", [_waste_row(document, key, text) for key, text in _WASTE if key != "leaked_bytes" or waste[key]])
-    out.print()
+    out.line()
     print_rows("", list(_holder_rows(document)))
-    out.print()
+    out.line()
     print_rows("", list(_trial_rows(document["counterfactual"])))
-    out.print(_margin(document), soft_wrap=True)
+    out.line(_margin(document))
 
 
 def _nothing(document: Document) -> str:

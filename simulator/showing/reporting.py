@@ -13,7 +13,8 @@ from simulator.showing.manifest import NAME, RUN, Outputs, RunOptions, checked_m
 if TYPE_CHECKING:
     from simulator.metrics import Columns
     from simulator.scenario import Scenario
-    from simulator.serving.step_log import StepLog
+    from simulator.serving.pool_map import PoolMaps
+    from simulator.serving.step_log import StepLog, StepLogs
     from simulator.serving.watching import Observe, Progress
     from simulator.showing.rerun import Recorded
     from simulator.simulation import Result
@@ -61,13 +62,13 @@ def _here(
     interrupted: Interrupted | None,
     watch: "Observe | None",
 ) -> "_Recorded":
-    from simulator.serving.pool_map import PoolMaps
-    from simulator.serving.step_log import StepLogs
     from simulator.serving.watching import together
     from simulator.simulation import simulate
 
-    maps, logs = PoolMaps(), StepLogs()
-    wanted = ((maps, recorded), (logs, recorded and options.perfetto), (watch, True))
+    maps: PoolMaps | None = None
+    logs: StepLogs | None = None
+    if recorded:
+        maps, logs = _recorders(options)
     result = simulate(
         scenario,
         seed=options.seed,
@@ -76,11 +77,20 @@ def _here(
         verify=options.verify,
         progress=progress,
         interrupted=interrupted,
-        observe=together([one for one, asked in wanted if one is not None and asked]),
+        observe=together([one for one in (maps, logs, watch) if one is not None]),
     )
-    ends_s = [run.summary["simulated_s"] for run in result.runs] if maps.maps else []
+    if maps is None or not maps.maps:
+        return result, [], []
+    ends_s = [run.summary["simulated_s"] for run in result.runs]
     columns = [pool_map.columns(end_s) for pool_map, end_s in zip(maps.maps, ends_s, strict=True)]
-    return result, columns, logs.logs
+    return result, columns, [] if logs is None else logs.logs
+
+
+def _recorders(options: RunOptions) -> "tuple[PoolMaps, StepLogs | None]":
+    from simulator.serving.pool_map import PoolMaps
+    from simulator.serving.step_log import StepLogs
+
+    return PoolMaps(), StepLogs() if options.perfetto else None
 
 
 def _on_processes(

@@ -1,43 +1,19 @@
 """Tables for people, from the same dictionaries that ``--format json`` prints.
 
-A table leads with the answer in words. Colour and box lines appear only on a terminal, and never when ``NO_COLOR``
-is set; piped output is plain text of unlimited width.
+A table leads with the answer in words.
 """
 
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from simulator import units
 from simulator.showing.instances import fleets, instance_rows, router_name
+from simulator.showing.outlet import Table, outlet
 from simulator.showing.output import run_name
 from simulator.showing.pooled import pooled, replications_of
 from simulator.units import format_percent as percent
 
 Summary = Mapping[str, Any]
-_PLAIN_WIDTH = 400
-
-
-class Outlet(Console):
-    """A console that leaves it to the command line what becomes of a program to which nobody listens any more."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def console() -> Console:
-    """A console on stdout: as wide as the terminal, or very wide when piped."""
-    return Outlet(
-        width=None if sys.stdout.isatty() else _PLAIN_WIDTH,
-        color_system=None if os.environ.get("NO_COLOR") else "auto",
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
 
 
 def answer(runs: Sequence[Summary]) -> str:
@@ -47,55 +23,41 @@ def answer(runs: Sequence[Summary]) -> str:
 
 def print_runs(runs: Sequence[Summary]) -> None:
     """The answer, then one column an allocator; its replications are one."""
-    out = console()
+    out = outlet()
     repeated = replications_of(runs)
     runs = pooled(runs)
     if repeated > 1:
-        out.print(f"{repeated} replications: counts are added, shares and times averaged", soft_wrap=True)
+        out.line(f"{repeated} replications: counts are added, shares and times averaged")
     for run in runs:
-        out.print(f"{run_name(run)}: {_clause(run)}", soft_wrap=True)
-    table = _table("", *(run_name(run) for run in runs))
-    for name, cell in _ROWS:
-        table.add_row(name, *(cell(run) for run in runs))
+        out.line(f"{run_name(run)}: {_clause(run)}")
+    rows = [(name, *(cell(run) for run in runs)) for name, cell in _ROWS]
     for name, figure, spelled in _MECHANISMS:
         values = [figure(run) for run in runs]
         if any(values):
-            table.add_row(name, *("-" if found is None else spelled(found) for found in values))
-    out.print(table)
+            rows.append((name, *("-" if found is None else spelled(found) for found in values)))
+    out.table(Table(("", *(run_name(run) for run in runs)), rows))
     for run in fleets(runs):
         print_rows(f"\n{run_name(run)}: {run['replicas']} instances, {router_name(run)}", instance_rows(run))
     for run in runs:
         for line in _found_mistakes(run):
-            out.print(line, soft_wrap=True)
+            out.line(line)
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """A table with one row a mapping; the keys of the first are the headings."""
-    out = console()
+    out = outlet()
     if title:
-        out.print(title, soft_wrap=True)
+        out.line(title)
     if not rows:
-        out.print("none", soft_wrap=True)
+        out.line("none")
         return
-    table = _table(*rows[0], right=False)
-    for row in rows:
-        table.add_row(*row.values())
-    out.print(table)
+    out.table(Table(tuple(rows[0]), [tuple(row.values()) for row in rows], right=False))
 
 
 def print_budget(budget: Summary, title: str) -> None:
     """Where one device's memory goes, and what the rest holds."""
     rows = [{"memory of one device": name, "": text} for name, text in _budget_rows(budget)]
     print_rows(title, rows)
-
-
-def _table(first: str = "", *others: str, right: bool = True) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    # A cell that does not fit goes on below: no figure is ever cut off.
-    table.add_column(first, overflow="fold")
-    for heading in others:
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
-    return table
 
 
 def _clause(run: Summary) -> str:

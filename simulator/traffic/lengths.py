@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from simulator.fields import Config
 from simulator.traffic import draws, lognormal
 from simulator.traffic.requests import MAX_TOKENS, FloatArray, IntArray
-from simulator.traffic.value_files import read_lengths
 
 _ZIPF_RANGE = 10_000_000
 
@@ -145,6 +144,8 @@ class EmpiricalLength(Config):
         if self.file is None:
             values = np.asarray(self.values, np.int64)
         else:
+            from simulator.traffic.value_files import read_lengths
+
             values = read_lengths(Path(base_dir or ".") / self.file, self.column)
         weights = np.ones(len(values)) if self.weights is None else np.asarray(self.weights)
         return values[draws.weighted(rng.random(count), weights)]

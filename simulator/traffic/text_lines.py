@@ -1,7 +1,5 @@
 """Lines of a text file from outside, plain or gzip, with bounded memory and errors that name file and line."""
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -59,6 +57,9 @@ def _decoded(text: bytes, path: Path, number: int) -> str:
 
 
 def _next_block(source: BinaryIO, path: Path) -> bytes:
+    import gzip
+    import zlib
+
     try:
         return source.read(_BLOCK_BYTES)
     except EOFError:
@@ -78,6 +79,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise complaint(path, None, f"cannot be opened: {error.strerror or error}") from None
     with file:
         if _first_bytes(file, path) == b"\x1f\x8b":
+            import gzip
+
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield cast(BinaryIO, unpacked)
         else:

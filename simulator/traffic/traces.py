@@ -12,8 +12,6 @@ from simulator.fields import Config, Seconds
 from simulator.rng import stream
 from simulator.traffic.requests import MAX_REQUESTS, MAX_SEGMENTS, MAX_TIME_S, BoolArray, IntArray
 from simulator.traffic.text_lines import complaint, text_lines
-from simulator.traffic.trace_csv import csv_trace
-from simulator.traffic.trace_jsonl import jsonl_trace
 from simulator.traffic.trace_rows import TraceRows, joined
 from simulator.units import NS_PER_S, to_ns
 
@@ -78,6 +76,9 @@ def read_trace(path: Path, *, block_tokens: int = 512, skip_empty_output: bool =
 
     Raises ``InputError`` naming file and line; only what is consumed is checked.
     """
+    from simulator.traffic.trace_csv import csv_trace
+    from simulator.traffic.trace_jsonl import jsonl_trace
+
     first = next((line for line in text_lines(path) if line.strip()), "")
     if first.lstrip().startswith("{"):
         return jsonl_trace(path, block_tokens=block_tokens, skip_empty_output=skip_empty_output)

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from simulator.showing.terminal import console, print_rows
+from simulator.showing.outlet import outlet
+from simulator.showing.terminal import print_rows
 from simulator.validating.check import Check, spelled
 from simulator.validating.reports import not_checked
 
@@ -13,11 +14,9 @@ def print_checks(checks: Sequence[Check]) -> None:
     print_rows(answer(checks), [_row(check) for check in checks])
     for check in failed:
         text = f"{check.id}: {check.note or 'not understood yet'}"
-        console().print(text, soft_wrap=True)
+        outlet().line(text)
     left_out = len(not_checked())
-    console().print(
-        f"{left_out} published figures are not checked, see docs/validation.md or --format json", soft_wrap=True
-    )
+    outlet().line(f"{left_out} published figures are not checked, see docs/validation.md or --format json")
 
 
 def answer(checks: Sequence[Check]) -> str:
