@@ -19,6 +19,7 @@ from typing import Any
 from simulator.device import Device
 from simulator.kernels.burst_walk import BurstWalk
 from simulator.kernels.compute import TileCompute, tile_compute
+from simulator.kernels.deep_walk import DeepWalk
 from simulator.kernels.dma import Dma, make_dma
 from simulator.kernels.kernel_fast import fast_array
 from simulator.kernels.kernel_form import KernelForm, Timing
@@ -105,7 +106,9 @@ class PagedKernel:
         self.needs_lengths = plan.buffers != 2
         #: the walk over every length: for merged pages, and for two tile buffers with ids through the cache
         self.walk: CoreWalk | BurstWalk | None = None
-        if plan.group_pages > 1 and plan.buffers <= 2:
+        if plan.buffers > 2:
+            self.walk = DeepWalk(self.form, device.cores, self.options.run_pages, window)
+        elif plan.group_pages > 1:
             self.walk = BurstWalk(self.form, device.cores, self.options.run_pages, window)
         elif plan.buffers == 2 and plan.group_pages == 1 and self.options.table == "dcache":
             self.walk = CoreWalk(self.form, device.cores, window)

@@ -14,18 +14,12 @@ from math import ceil, floor
 
 from simulator.kernels.compute import FRACTAL
 from simulator.kernels.core_race import Course, race
+from simulator.kernels.core_units import Transfer, Units
 from simulator.kernels.kernel_form import KernelForm
 from simulator.kernels.tiles import TABLE_ENTRY_BYTES
 
 #: of one sequence: columns of its first page read and behind its last, tokens not read in the first and last of them
 Row = tuple[int, int, int, int]
-#: seconds of look-ups and issue, seconds to load, seconds of work on it
-Transfer = tuple[float, float, float]
-#: seconds at which the units of a core are
-Clocks = tuple[float, float, float, float, float, float]
-
-#: moves that differ by less than this part of the time before are alike
-SAME = 1e-12
 
 
 class BurstWalk:
@@ -56,9 +50,13 @@ class BurstWalk:
         rows = [self._row(length) for length in lengths]
         dealt = self.heads * sum([behind - first for first, behind, _, _ in rows])
         used = min(self.cores, dealt)
-        few = self._lone_cores(min(max(lengths), self.page * min(self.most, ceil(self.run_pages))), used)
-        many_course = _Walk(self, float(used)).over(rows, dealt, used)
-        few_course = many_course if few >= used else _Walk(self, few).over(rows, dealt, used)
+        return self._race(rows, dealt, used, min(max(lengths), self.page * min(self.most, ceil(self.run_pages))))
+
+    def _race(self, rows: list[Row], dealt: int, used: int, tokens: int) -> float:
+        """Over ``used`` cores; a burst has at most ``tokens``."""
+        few = self._lone_cores(tokens, used)
+        many_course = Walk(self, float(used)).over(rows, dealt, used)
+        few_course = many_course if few >= used else Walk(self, few).over(rows, dealt, used)
         return race(many_course, few_course, few)
 
     def _row(self, length: int) -> Row:
@@ -78,86 +76,25 @@ class BurstWalk:
         return [self.most] * whole + ([rest] if rest else [])
 
 
-class _Units:
-    """When the units of one core are done: the scalar unit, the queue, and the work."""
-
-    def __init__(self, buffers: int) -> None:
-        self.serial: bool = buffers == 1
-        self.issued_s: float = 0.0
-        self.taken_s: float = 0.0
-        self.taken_before_s: float = 0.0
-        self.end_s: float = 0.0
-        self.worked_s: float = 0.0
-        self.worked_before_s: float = 0.0
-
-    def _take(self, before_s: float) -> float:
-        """Issue one transfer, which the queue has room for when it has taken the one before the last."""
-        self.issued_s = max(self.issued_s + before_s, self.taken_before_s)
-        self.taken_before_s = self.taken_s
-        self.taken_s = max(self.issued_s, self.end_s)
-        return self.taken_s
-
-    @property
-    def progress_s(self) -> float:
-        """How far the core is: with two buffers the scalar unit leads, and the others follow at most two tiles behind.
-
-        When look-ups hold it up, more bandwidth makes no difference until the last tile.
-        """
-        return self.end_s if self.serial else self.issued_s
-
-    def fetch(self, before_s: float, load_s: float, waits: bool) -> None:
-        """Query rows or a table row: they need no buffer, and no work."""
-        self.end_s = self._take(before_s) + load_s
-        if waits or self.serial:
-            self.issued_s = self.end_s
-
-    def tile(self, transfer: Transfer) -> None:
-        """One tile; it needs a buffer."""
-        before_s, load_s, work_s = transfer
-        free_s = self.worked_s if self.serial else self.worked_before_s
-        self.end_s = max(self._take(before_s), free_s) + load_s
-        self.worked_before_s = self.worked_s
-        self.worked_s = max(self.end_s, self.worked_s) + work_s
-        if self.serial:
-            self.issued_s = self.worked_s
-
-    def clocks(self) -> Clocks:
-        """Where all of them stand, the queue's end first."""
-        return self.end_s, self.issued_s, self.taken_s, self.taken_before_s, self.worked_s, self.worked_before_s
-
-    def go_on(self, before: Clocks, times: int) -> bool:
-        """Whether all units have moved alike since ``before``; then they do it ``times`` more."""
-        move_s, slack_s = self.end_s - before[0], SAME * self.end_s
-        if (
-            abs(self.issued_s - before[1] - move_s) > slack_s
-            or abs(self.taken_s - before[2] - move_s) > slack_s
-            or abs(self.taken_before_s - before[3] - move_s) > slack_s
-            or abs(self.worked_s - before[4] - move_s) > slack_s
-            or abs(self.worked_before_s - before[5] - move_s) > slack_s
-        ):
-            return False
-        more_s = times * move_s
-        self.issued_s += more_s
-        self.taken_s += more_s
-        self.taken_before_s += more_s
-        self.end_s += more_s
-        self.worked_s += more_s
-        self.worked_before_s += more_s
-        return True
-
-
-class _Walk:
+class Walk:
     """What every core takes for what it is dealt if ``streaming`` cores streamed all the time."""
 
     def __init__(self, kernel: BurstWalk, streaming: float) -> None:
         form = kernel.form
         self.kernel, self.form, self.streaming = kernel, form, streaming
-        self.query_s: float = form.dma.seconds(form.query_bytes, streaming)
-        self.units = _Units(kernel.buffers)
+        self.query_s: float = self._load_s(form.query_bytes)
+        self.units = self._units()
         self.stages: dict[int, tuple[float, float]] = {}
         self.first: bool = True
         self.row: Row = (0, 0, 0, 0)
         self.course = Course()
+
+    def _units(self) -> Units:
+        """Those of the next core."""
+        return Units(self.kernel.buffers)
+
+    def _load_s(self, size_bytes: float) -> float:
+        return self.form.dma.seconds(size_bytes, self.streaming)
 
     def over(self, rows: list[Row], dealt: int, used: int) -> Course:
         """Deal ``dealt`` pages to ``used`` cores."""
@@ -183,7 +120,7 @@ class _Walk:
                 if place == edge:
                     self.course.add(self.units.end_s - self.units.progress_s)
                     self.course.close(max(0.0, self.units.worked_s - self.units.end_s))
-                    self.units, self.first = _Units(self.kernel.buffers), True
+                    self.units, self.first = self._units(), True
                     core += 1
                     edge = (core + 1) * dealt // used
         return self.course
@@ -202,7 +139,7 @@ class _Walk:
         units, kernel = self.units, self.kernel
         units.fetch(kernel.issue_s, self.query_s, False)
         if kernel.copies_rows:
-            row_s = self.form.dma.seconds((behind - first) * TABLE_ENTRY_BYTES, self.streaming)
+            row_s = self._load_s((behind - first) * TABLE_ENTRY_BYTES)
             units.fetch(kernel.issue_s, row_s, self.first)
         self.first = False
         run = kernel.run_pages
@@ -268,7 +205,7 @@ class _Walk:
         kernel = self.kernel
         stages = self.stages.get(tokens)
         if stages is None:
-            load_s = self.form.dma.seconds(tokens * kernel.part_bytes, self.streaming)
+            load_s = self._load_s(tokens * kernel.part_bytes)
             stages = self.stages[tokens] = load_s, -(-tokens // FRACTAL) * kernel.slice_s
         load_s, work_s = stages
         before_s = kernel.issue_s + pages * kernel.lookup_s

@@ -102,17 +102,14 @@ class Deal:
         before: Array = sums[self._rows, self._seq] + _like(self._head, of_tasks) * self._at(of_tasks)
         return before
 
-    def pieces(self, size: float, *, from_table_start: bool) -> Array:
-        """Pieces of ``size`` pages that each core's pages fall into; a piece that a core only cuts into counts whole.
-
-        Pieces begin with the sequence's page-table row (lines of a cache), or with its first page read.
-        """
-        first = self.first_page if from_table_start else np.zeros_like(self.first_page)
-        before = self._before(np.ceil((first + self.seq_pages) / size) - first // size)
+    def lines(self, entries: int) -> Array:
+        """Cache lines of page tables that each core reads from; one that it only reads a part of counts whole."""
+        first = self.first_page
+        before = self._before(np.ceil((first + self.seq_pages) / entries) - first // entries)
         at = self._at(first)
         place = at + self._inside
-        begun = before + place // size - at // size
-        touched = before + np.where(self._inside > 0, np.ceil(place / size) - at // size, 0)
+        begun = before + place // entries - at // entries
+        touched = before + np.where(self._inside > 0, np.ceil(place / entries) - at // entries, 0)
         found: Array = touched[:, 1:] - begun[:, :-1]
         return found
 

@@ -2,7 +2,8 @@
 
 A core's share is look-ups, transfers and compute, in a pipeline or, with one tile buffer, one after the other. How fast
 it goes through them depends on how many cores still stream, so the launch is a sequence of stretches, each ended by the
-next core to finish; in a stretch every core goes on at the pace that this number of cores allows.
+next core to finish; in a stretch every core goes on at the pace that this number of cores allows. Pages are read one
+by one, with one tile buffer or two: merged pages and more buffers have their own walks (``burst_walk``, ``deep_walk``).
 """
 
 from typing import Any
@@ -39,7 +40,7 @@ def _seconds(form: KernelForm, cores: int, contexts: Array, window: int) -> Arra
 
     deal = dealt(contexts)
     few = deal.pages.max(axis=1) <= MOST_PAGES
-    if plan.buffers > 1 or plan.group_pages > 1 or not few.any():
+    if plan.buffers > 1 or not few.any():
         return _Cores(form, deal).seconds()
     if few.all():
         return stepwise_seconds(form, deal)
@@ -59,42 +60,10 @@ class _Cores:
         self.nodes = np.array([node for node in NODES if node < cores] + [cores])
         self.busy = deal.pages > 0
         self.pages, self.tasks = np.maximum(deal.pages, 1), np.maximum(deal.tasks, 1)
-        self.merges = plan.group_pages > 1
-        self.bursts = (
-            np.maximum(deal.pieces(plan.group_pages, from_table_start=False), 1) if self.merges else self.pages
-        )
-        if self.merges:
-            self._merge()
-        else:
-            self.first, self.last = deal.first_tokens(), deal.last_tokens()
-            self.compute = self._sum(self._work)
+        self.first, self.last = deal.first_tokens(), deal.last_tokens()
+        self.compute = self._sum(self._work)
         self.drain = self._work(self.last) / plan.parts
         self.scalar = self._scalar()
-
-    def _merge(self) -> None:
-        """Bursts at the end of a task are short, the others are as long as what is left says on average.
-
-        A share that has only a part of such a burst is taken as bursts of its mean size.
-        """
-        deal, size, tokens = self.deal, self.form.plan.group_pages, self._sum(_itself)
-        before = (np.ceil(deal.seq_pages / size) - 1) * size
-        missing = np.where((before == 0) & (deal.seq_pages > 1), deal.page - deal.head_tokens, 0)
-        self.tails = deal.tail_tokens + (deal.seq_pages - 1 - before) * deal.page - missing
-        left, longer = tokens - deal.over_tails(self.tails), self.bursts - (deal.pages - deal.whole_pages)
-        self.has_tails = (left >= longer) & (longer >= 0)
-        self.whole_bursts = np.where(self.has_tails, longer, self.bursts)
-        self.burst_tokens = np.where(self.has_tails, left, tokens) / np.maximum(self.whole_bursts, 1)
-        self.compute = self._over_bursts(self._work)
-        self.first = self.last = np.where(self.whole_bursts > 0, self.burst_tokens, tokens / self.bursts)
-
-    def _over_bursts(self, of_tokens: Any) -> Array:
-        """Each core's sum over its bursts of a function of a burst's tokens."""
-        whole, tails = of_tokens(self.burst_tokens), self.deal.over_tails(of_tokens(self.tails))
-        bursts, has_tails = self.whole_bursts, self.has_tails
-        if whole.ndim > bursts.ndim:
-            bursts, has_tails = _wide(bursts), _wide(has_tails)
-        found: Array = bursts * whole + np.where(has_tails, tails, 0.0)
-        return found
 
     def seconds(self) -> Array:
         """When the last core is done, for each launch."""
@@ -133,38 +102,33 @@ class _Cores:
         form, plan = self.form, self.form.plan
         query = self._transfer(np.full((1, 1), float(form.query_bytes)))
         row = self._transfer(self.pages / self.tasks * TABLE_ENTRY_BYTES) if form.table == "l1" else 0.0
-        tiles = self._over_bursts(self._tile) if self.merges else self._sum(self._tile)
-        streamed = tiles * plan.parts + _wide(self.tasks) * (query + row)
+        streamed = self._sum(self._tile) * plan.parts + _wide(self.tasks) * (query + row)
         scalar, compute = _wide(self.scalar), _wide(self.compute - self.drain)
         if plan.buffers == 1:
             total = scalar + streamed + compute
             return total, np.zeros_like(total)
-        first = _wide((self.pages / self.bursts - 1) * form.lookup_s + form.first_lookup_s + form.dma.issue_s)
-        opening = form.opening(query, row, first, np.maximum)
+        opening = form.opening(query, row, form.first_lookup_s + form.dma.issue_s, np.maximum)
         loads = opening + streamed - query - row + self._buffer_waits()
         works = opening + self._tile(self.first) + compute
         reads = scalar + (query + row if form.table == "l1" else 0.0) + self._tile(self.last)
         return np.maximum(loads, works), reads
 
     def _buffer_waits(self) -> Any:
-        """With two buffers, V of a short last burst waits until V of the one before is worked on and leaves its own."""
+        """With two buffers, V of a short last page waits until V of the one before is worked on and leaves its own."""
         plan, deal = self.form.plan, self.deal
-        if plan.buffers > 2:
-            return 0.0
-        tails = self.tails if self.merges else deal.tail_tokens
-        work_s = self._work(plan.page_tokens * plan.group_pages) / plan.parts
-        waits = np.maximum(work_s - self._tile(tails), 0.0)
-        return deal.over_tails(np.where(_wide(deal.seq_pages > plan.group_pages), waits, 0.0))
+        work_s = self._work(plan.page_tokens) / plan.parts
+        waits = np.maximum(work_s - self._tile(deal.tail_tokens), 0.0)
+        return deal.over_tails(np.where(_wide(deal.seq_pages > 1), waits, 0.0))
 
     def _scalar(self) -> Array:
         """Seconds of look-ups and issues."""
         form, plan = self.form, self.form.plan
         looks = self.pages * (plan.transfers * form.lookup_s)
         if form.table == "dcache":
-            lines = self.deal.pieces(form.line_entries, from_table_start=True)
+            lines = self.deal.lines(form.line_entries)
             looks = looks + lines * (form.miss_s - form.hit_s)
         copies = self.tasks if form.table == "l1" else 0
-        found: Array = looks + (self.bursts * plan.parts + self.tasks + copies) * form.dma.issue_s
+        found: Array = looks + (self.pages * plan.parts + self.tasks + copies) * form.dma.issue_s
         return found
 
     def _sum(self, of_tokens: Any) -> Array:
@@ -193,7 +157,3 @@ class _Cores:
 def _wide(values: Array) -> Array:
     """``values`` with a third axis of one."""
     return values[:, :, None]
-
-
-def _itself(tokens: Array) -> Array:
-    return tokens
