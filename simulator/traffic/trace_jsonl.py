@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import shown
+from simulator.traffic.jsonl_plain import PlainLines, plain_lines
 from simulator.traffic.requests import MAX_TIME_S, MAX_TOKENS, IntArray, Prefixes, offsets_of
-from simulator.traffic.text_lines import complaint, text_lines
+from simulator.traffic.text_lines import complaint, text_blocks
 from simulator.traffic.trace_rows import TraceRows
 from simulator.units import ceil_div
 
@@ -27,9 +28,11 @@ def jsonl_trace(path: Path, *, block_tokens: int, skip_empty_output: bool) -> It
     ``InputError`` naming file, line, key, what was found and what is allowed.
     """
     reader = _Reader(path, block_tokens, skip_empty_output)
-    for line, text in enumerate(text_lines(path), 1):
-        if text.strip():
-            reader.add(line, text)
+    for first, block in text_blocks(path):
+        if not reader.add_plain(block):
+            for line, text in enumerate(block.split("\n"), first):
+                if text.strip():
+                    reader.add(line, text)
         if len(reader.times) >= _RUN_REQUESTS or len(reader.ids) >= _RUN_IDS:
             yield reader.take()
     yield reader.take()
@@ -65,6 +68,37 @@ class _Reader:
         self.counts.append(len(ids))
         self.ids.extend(ids)
 
+    def add_plain(self, text: str) -> bool:
+        """Reads lines all at once if they are plain and nothing is wrong with them; says whether it did."""
+        with_ids = '"hash_ids"' in text if self.has_ids is None else self.has_ids
+        lines = plain_lines(text, with_ids=with_ids)
+        if lines is None or not self._valid(lines):
+            return False
+        self.has_ids = with_ids
+        self.last_ns = int(lines.milliseconds[-1]) * _NS_PER_MS
+        kept = lines.outputs > 0
+        if not kept.all():
+            self.skipped += int(np.count_nonzero(~kept))
+            lines = lines.keep(kept)
+        self.times.frombytes((lines.milliseconds * _NS_PER_MS).tobytes())
+        self.prompts.frombytes(lines.prompts.tobytes())
+        self.outputs.frombytes(lines.outputs.tobytes())
+        self.counts.frombytes(lines.counts.tobytes())
+        self.ids.frombytes(lines.ids.tobytes())
+        return True
+
+    def _valid(self, lines: PlainLines) -> bool:
+        """Whether ``add`` would take all of them."""
+        times = lines.milliseconds
+        return (
+            int(times[0]) * _NS_PER_MS >= self.last_ns
+            and bool((times[1:] >= times[:-1]).all())
+            and int(times[-1]) <= MAX_TIME_S * 1000
+            and _within(lines.prompts, 1, MAX_TOKENS)
+            and _within(lines.outputs, 0 if self.skip_empty_output else 1, MAX_TOKENS)
+            and (not len(lines.ids) or np.array_equal(lines.counts, -(-lines.prompts // self.block_tokens)))
+        )
+
     def take(self) -> TraceRows:
         """The requests collected since the last call."""
         prompts, counts = _column(self.prompts), _column(self.counts)
@@ -81,7 +115,8 @@ class _Reader:
     def _prefixes(self, prompts: IntArray, counts: IntArray) -> Prefixes:
         offsets = offsets_of(counts)
         nth = np.arange(1, len(self.ids) + 1) - np.repeat(offsets[:-1], counts)
-        ends = np.minimum(nth * self.block_tokens, np.repeat(prompts, counts))
+        ends = nth * self.block_tokens
+        ends[offsets[1:] - 1] = prompts  # no prompt without a block: the last one ends with it
         return Prefixes(offsets=offsets, ids=_column(self.ids), ends=ends)
 
     def _object(self, line: int, text: str) -> dict[str, Any]:
@@ -133,6 +168,10 @@ class _Reader:
 
     def _error(self, line: int, key: str, found: object, allowed: str) -> ValueError:
         return complaint(self.path, line, f"found {shown(found)}", key=key, allowed=(allowed,))
+
+
+def _within(values: IntArray, low: int, high: int) -> bool:
+    return low <= int(values.min()) and int(values.max()) <= high
 
 
 def _column(values: "array[int]") -> IntArray:

@@ -26,6 +26,8 @@ class TraceRows:
 
     def keep(self, mask: BoolArray) -> "TraceRows":
         """The requests where ``mask`` is true."""
+        if mask.all():
+            return self
         return TraceRows(
             time_ns=None if self.time_ns is None else self.time_ns[mask],
             prompt_tokens=self.prompt_tokens[mask],
@@ -37,6 +39,8 @@ class TraceRows:
 
 def joined(runs: Sequence[TraceRows]) -> TraceRows:
     """The runs one after the other; at least one, all from the same file."""
+    if len(runs) == 1:
+        return runs[0]
     times = [run.time_ns for run in runs if run.time_ns is not None]
     prefixes = [run.prefix for run in runs if run.prefix is not None]
     return TraceRows(
