@@ -14,6 +14,7 @@ from simulator.planning import block_stream
 from simulator.planning.block_stream import BlockStream, Chunk
 from simulator.planning.cache_curve import CacheCurve, CurvePoint, PolicyName, cache_curves, default_capacities
 from simulator.planning.cache_policies import Fifo, Lfu, belady_hits, items
+from simulator.planning.first_uses import FirstUses
 from simulator.planning.stack_distance import LruCurve, smaller_before
 from simulator.traffic.traces import trace_path
 
@@ -204,12 +205,22 @@ def test_no_published_point_is_out_of_reach() -> None:
         assert 0 <= missing <= 512 / 12_035
 
 
+@given(st.lists(st.lists(st.integers(0, 9) | st.integers(0, 2**63 - 1), max_size=9), max_size=5))
+def test_an_id_has_the_number_of_different_ones_before_its_first_use(pieces: list[list[int]]) -> None:
+    numbers, known = FirstUses(), dict[int, int]()
+    for piece in pieces:
+        expected = [known.setdefault(one, len(known)) for one in piece]
+        assert numbers.numbered(np.array(piece, np.int64)).tolist() == expected
+        assert len(numbers) == len(known)
+
+
 def test_chunks_give_the_same_curves_as_the_whole_trace(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policies: tuple[PolicyName, ...] = ("lru", "fifo", "lfu", "belady")
     whole = cache_curves(small, policies)
-    # A run of rows is at most 16,384 requests: every run is a chunk of its own.
+    # A run of rows is a few lines, and every run a chunk of its own.
     monkeypatch.setattr(block_stream, "CHUNK_REFERENCES", 1)
-    monkeypatch.setattr("simulator.traffic.trace_jsonl._RUN_REQUESTS", 7)
+    monkeypatch.setattr("simulator.traffic.text_lines._BLOCK_BYTES", 500)
+    monkeypatch.setattr("simulator.traffic.trace_jsonl._RUN_REQUESTS", 1)
     assert len(list(BlockStream(small).chunks())) > 5
     assert cache_curves(small, policies) == whole
 

@@ -1,16 +1,16 @@
 """A trace as a stream of references to prefix blocks, the food of cache simulations.
 
 Blocks are numbered 0, 1, 2, ... by their first use. A chunk holds about a million references, so a trace need not
-fit in memory; what grows is one number for every different block.
+fit in memory; what grows are two numbers for every different block.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from simulator.planning.first_uses import FirstUses
 from simulator.traffic.requests import IntArray, offsets_of
 from simulator.traffic.text_lines import complaint
 from simulator.traffic.trace_rows import TraceRows, joined
@@ -42,16 +42,15 @@ class BlockStream:
     requests: int = 0
     references: int = 0
     full_blocks: int = 0
-    _numbers: "defaultdict[int, int]" = field(default_factory=defaultdict)
+    _blocks: FirstUses = field(default_factory=FirstUses)
 
     @property
     def unique_blocks(self) -> int:
         """Different blocks seen so far."""
-        return len(self._numbers)
+        return len(self._blocks)
 
     def chunks(self) -> Iterator[Chunk]:
         """The trace, chunk by chunk. Raises ``InputError`` naming file and line, or that there are no block ids."""
-        self._numbers.default_factory = self._numbers.__len__
         waiting: list[TraceRows] = []
         size, yielded = 0, False
         for rows in read_trace(self.path, block_tokens=self.block_tokens, skip_empty_output=True):
@@ -77,9 +76,9 @@ class BlockStream:
     def _chunk(self, rows: TraceRows, *, whole: bool) -> Chunk:
         counts, ids = self._references_of(rows)
         self.references += len(ids)
-        blocks = np.fromiter(map(self._numbers.__getitem__, ids.tolist()), np.int64, count=len(ids))
+        blocks = self._blocks.numbered(ids)
         request = np.repeat(np.arange(len(counts)), counts)
-        return Chunk(blocks=blocks, request=request, known_blocks=len(self._numbers), whole=whole)
+        return Chunk(blocks=blocks, request=request, known_blocks=len(self._blocks), whole=whole)
 
     def _references_of(self, rows: TraceRows) -> tuple[IntArray, IntArray]:
         """How many blocks each request has, and their ids."""
