@@ -524,8 +524,8 @@ def test_a_pool_of_runs_gives_what_it_has() -> None:
         (lambda state: state.live[0].bursts.__setitem__(0, 9), "request 1: pieces of adjacent pages miscounted"),
         (lambda state: setattr(state.live[0], "slot", 1), "request 1 lost its slot"),
         (lambda state: setattr(state.live[0], "slot", -1), "request 1 lost its slot"),
-        (lambda state: state.allocator.tables._owner.__setitem__(state.live[0].pages[0], 2), "page 0"),
-        (lambda state: state.allocator.tables._entry.__setitem__(state.live[0].pages[0], 2), "page 0"),
+        (lambda state: state.allocator.tables._owner.items.__setitem__(state.live[0].pages[0], 2), "page 0"),
+        (lambda state: state.allocator.tables._entry.items.__setitem__(state.live[0].pages[0], 2), "page 0"),
     ],
 )
 def test_broken_knowledge_of_runs_is_named(broken: Break, says: str) -> None:

@@ -19,6 +19,7 @@ a time, up to the next branch; here a leaf is one page, so no more is given up t
 """
 
 import heapq
+import itertools
 from array import array
 from collections.abc import Iterator
 
@@ -175,7 +176,7 @@ class LeafOrder(EvictionOrder):
 
     def __init__(self, policy: EvictionPolicy) -> None:
         self.policy = policy
-        self._now = 0
+        self._times = itertools.count()
         self._cached: set[int] = set()
         self._heap: list[tuple[int, int, int, int]] = []
         self._filled = array("q")
@@ -210,8 +211,7 @@ class LeafOrder(EvictionOrder):
         self._parent.extend(array("i", (-1,)) * missing)
 
     def built(self, page: int, *, on: int, priority: int) -> None:
-        self._now += 1
-        self._filled[page] = self._last_use[page] = self._now
+        self._filled[page] = self._last_use[page] = next(self._times)
         self._uses[page] = 1
         self._priority[page] = priority
         self._parent[page] = on
@@ -225,10 +225,10 @@ class LeafOrder(EvictionOrder):
 
     def extend(self, pages: Pages) -> None:
         released = pages.tolist()
-        self._now += 1
+        now = next(self._times)
         self._cached.update(released)
         for page in released:
-            self._last_use[page] = self._now
+            self._last_use[page] = now
             parent = self._parent_of(page)
             if parent >= 0:
                 self._cached_children[parent] += 1
@@ -271,7 +271,6 @@ class LeafOrder(EvictionOrder):
     def _rank(self, page: int) -> tuple[int, int]:
         last_use, filled = self._last_use[page], self._filled[page]
         ranks = {
-            "lru": (0, last_use),
             "lfu": (self._uses[page], last_use),
             "fifo": (0, filled),
             "mru": (0, -last_use),

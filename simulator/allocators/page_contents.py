@@ -9,11 +9,10 @@ class PageContents:
     """``numbers[slot]``: by row, the content of a sequence's page in that slot; a row has a slot for each group and
     copy. They hold while the epoch of the index is ``epoch``."""
 
-    __slots__ = ("epoch", "numbers", "rows")
+    __slots__ = ("epoch", "numbers")
 
-    def __init__(self, epoch: int, rows: int, numbers: list[Numbers]) -> None:
+    def __init__(self, epoch: int, numbers: list[Numbers]) -> None:
         self.epoch = epoch
-        self.rows = rows
         self.numbers = numbers
 
 
@@ -25,8 +24,8 @@ def page_contents(
     spans = content_spans(demand, 0, rows, page_tokens)
     index.make_room()
     if slots == 1:
-        return PageContents(index.epoch, rows, [index.numbers(spans)])
-    return PageContents(index.epoch, rows, [index.numbers(_of_slot(spans, slot, slots)) for slot in range(slots)])
+        return PageContents(index.epoch, [index.numbers(spans)])
+    return PageContents(index.epoch, [index.numbers(_of_slot(spans, slot, slots)) for slot in range(slots)])
 
 
 def _of_slot(spans: list[Span], slot: int, slots: int) -> list[Span]:

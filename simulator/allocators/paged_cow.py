@@ -219,7 +219,7 @@ class PagedCowAllocator(SharedTables):
             return no_hits(len(self.layout.groups))
         asked = self._asked_last
         if asked is not None and asked.demand is demand and asked.known_tokens == known_tokens:
-            if asked.version == self.pages.version:
+            if asked.version is self.pages.version:
                 return asked.hits
         else:
             asked = self._asked_last = Asked(demand, known_tokens, self._contents(demand, known_tokens))
@@ -235,7 +235,8 @@ class PagedCowAllocator(SharedTables):
                 rows := self._computed_tokens(asked.hits, known_tokens) // self.layout.page_tokens
             ) < asked.hits.rows:
                 asked.hits = find_hits(self.pages, self.layout, asked.contents.numbers, rows)
-            asked.version = -1 if self._uncomputed else asked.version  # they will be computed without a new version
+            if self._uncomputed:
+                asked.version = None  # they will be computed without a new version
         return asked.hits
 
     def _computed_tokens(self, hits: Hits, known_tokens: int) -> int:

@@ -67,7 +67,7 @@ class PagedDefragAllocator(PagedAllocator):
         self.cycles_per_page = None
         self.runs = RunPool(max_pages, run_length, order=free_order, first_page=int(null_page))
         self.pool = self.runs
-        self.tables = RunTables(layout.groups, max_pages)
+        self.tables = RunTables(layout.groups)
         self.run_length = run_length
         self.grow_by = grow_by
         self.strict_runs = strict_runs

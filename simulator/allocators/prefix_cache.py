@@ -43,8 +43,8 @@ class SharedPages(PagePool):
         #: cached pages now, and pages whose content has been given up so far
         self.cached_pages = 0
         self.evictions = 0
-        #: changes whenever a look-up may be answered differently
-        self.version = 0
+        #: another object whenever a look-up may be answered differently
+        self.version = object()
         self.contents = ContentIndex()
         self._released = eviction_order(eviction_policy)
         #: whether pages are given up by what was built on them
@@ -66,7 +66,7 @@ class SharedPages(PagePool):
         if super().__len__():
             return int(self.take_many(1).item(0))
         page = self._released.take_one()
-        self.version += 1
+        self.version = object()
         if self.contents.forget_one(page):
             self.cached_pages -= 1
             self.evictions += 1
@@ -168,13 +168,13 @@ class SharedPages(PagePool):
 
     def name_one(self, page: int, number: int) -> None:
         """``name`` for a single page."""
-        self.version += 1
+        self.version = object()
         self.contents.name_one(page, number)
 
     def name(self, pages: Pages, numbers: Numbers) -> None:
         """Record the content of ``pages`` where it is not known. A page found earlier for a content stays the one
         found."""
-        self.version += 1
+        self.version = object()
         self.contents.name(pages, numbers)
 
     def has_content(self, page: int) -> bool:
@@ -211,7 +211,7 @@ class SharedPages(PagePool):
     def _reclaim(self, count: int) -> Pages:
         """The next ``count`` pages to be given up; what they held is forgotten."""
         taken = self._released.take(count)
-        self.version += count
+        self.version = object()
         known = self.contents.forget(taken)
         self.cached_pages -= known
         self.evictions += known

@@ -39,28 +39,30 @@ def no_hits(groups: int) -> Hits:
 
 
 class Asked:
-    """What the pool has, at one ``version`` of its pages, of ``demand`` with ``known_tokens`` known tokens."""
+    """What the pool has, at one ``version`` of its pages, of ``demand`` with ``known_tokens`` known tokens. ``hits``
+    and ``version`` are whoever's it is to look."""
 
     __slots__ = ("contents", "demand", "hits", "known_tokens", "version")
+
+    hits: Hits
+    version: object
 
     def __init__(self, demand: Demand, known_tokens: int, contents: PageContents) -> None:
         self.demand = demand
         self.known_tokens = known_tokens
         self.contents = contents
-        self.version = -1
-        self.hits = no_hits(0)
 
 
 def find_hits(pages: SharedPages, layout: PageLayout, numbers: Sequence[Numbers], rows: int) -> Hits:
     """The longest hit among the first ``rows`` rows, whose contents are ``numbers``, by slot. O(rows)."""
-    if len(layout.groups) == 1 and layout.row_pages == 1 and layout.groups[0].window_tokens is None:
+    if layout.row_pages == 1 and layout.groups[0].window_tokens is None:
         found = pages.leading(numbers[0][:rows])
         return Hits(len(found), [found], [0])
     columns = _columns(pages, layout, numbers, rows)
     fits = np.ones(rows, np.bool_)
-    windows = [_window_rows(group, layout.page_tokens) for group in layout.groups]
+    windows = [_window_rows(group, layout.page_tokens, rows) for group in layout.groups]
     for window, column in zip(windows, columns, strict=True):
-        fits &= _last_missing(column) < np.maximum(0, np.arange(1, rows + 1) - window)
+        fits &= _there_since(column) <= np.maximum(0, np.arange(1, rows + 1) - window)
     there = np.flatnonzero(fits)
     rows = int(there[-1]) + 1 if len(there) else 0
     dropped = [max(0, rows - window) for window in windows]
@@ -79,12 +81,12 @@ def _columns(pages: SharedPages, layout: PageLayout, numbers: Sequence[Numbers],
     return columns
 
 
-def _last_missing(column: Pages) -> Pages:
-    """For each row the last one up to it of which a page is missing, -1 where all are there."""
-    missing = np.where((column < 0).any(axis=0), np.arange(column.shape[1]), -1)
-    return np.maximum.accumulate(missing)
+def _there_since(column: Pages) -> Pages:
+    """For each row the first one from which on all pages up to it are there; the next one if it has none itself."""
+    rows = np.arange(column.shape[1])
+    return np.maximum.accumulate(np.where((column < 0).any(axis=0), rows + 1, 0))
 
 
-def _window_rows(group: PageGroup, page_tokens: int) -> int:
-    """Rows that the next token sees before it; more than any sequence has for full attention."""
-    return 1 << 62 if group.window_tokens is None else ceil_div(group.window_tokens - 1, page_tokens)
+def _window_rows(group: PageGroup, page_tokens: int, rows: int) -> int:
+    """Rows, of ``rows``, that the next token sees before it."""
+    return rows if group.window_tokens is None else ceil_div(group.window_tokens - 1, page_tokens)

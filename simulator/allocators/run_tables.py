@@ -5,10 +5,10 @@ holding, group and entry. The number of pieces (*bursts*) is kept exact with eve
 a piece is what a transfer can read at once.
 """
 
-from array import array
 from collections.abc import Iterable, Sequence
 
 from simulator.allocators.base import Demand
+from simulator.allocators.bulk import Column
 from simulator.allocators.paged import PagedHolding, PageGroup
 
 
@@ -30,15 +30,15 @@ class RunTables:
     Entries are counted from the start of the sequence, dropped rows included, ``copies`` to a row.
     """
 
-    def __init__(self, groups: Sequence[PageGroup], max_pages: int) -> None:
-        self.max_pages = max_pages
+    def __init__(self, groups: Sequence[PageGroup]) -> None:
         #: pieces of adjacent pages over all tables
         self.bursts = 0
         self._copies = [group.copies for group in groups]
         self._slots: list[RunHolding | None] = []
         self._spare_slots: list[int] = []
-        self._owner = array("i")
-        self._entry = array("i")
+        # by page
+        self._owner = Column(0)
+        self._entry = Column(0)
 
     def seat(self, holding: RunHolding) -> None:
         """Take up a new holding, whose tables are still empty."""
@@ -73,10 +73,12 @@ class RunTables:
         """Take note of the pages in a table from its entry ``first`` on."""
         table, copies = holding.tables[index], self._copies[index]
         pages = table[first:]
+        if not pages:
+            return
         self._add(holding, index, _count_bursts(table, first, copies))
-        self._cover(max(pages, default=-1))
+        self._cover(max(pages))
         owner = holding.slot * len(self._copies) + index
-        owners, entries = self._owner, self._entry
+        owners, entries = self._owner.items, self._entry.items
         for entry, page in enumerate(pages, first + holding.dropped[index] * copies):
             owners[page] = owner
             entries[page] = entry
@@ -92,10 +94,10 @@ class RunTables:
 
     def rename(self, source: int, target: int) -> None:
         """Let the entry that names page ``source`` name ``target``."""
-        slot, index = divmod(self._owner[source], len(self._copies))
+        slot, index = divmod(self._owner.items[source], len(self._copies))
         holding, copies = self._slots[slot], self._copies[index]
         assert holding is not None, f"page {source} belongs to nobody"
-        table, entry = holding.tables[index], self._entry[source] - holding.dropped[index] * copies
+        table, entry = holding.tables[index], self._entry.items[source] - holding.dropped[index] * copies
         assert 0 <= entry < len(table) and table[entry] == source, (
             f"request {holding.demand.request_id} does not hold page {source} at entry {entry}"
         )
@@ -103,7 +105,8 @@ class RunTables:
         table[entry] = target
         self._add(holding, index, _bursts_around(table, entry, copies) - before)
         self._cover(target)
-        self._owner[target], self._entry[target] = self._owner[source], self._entry[source]
+        owners, entries = self._owner.items, self._entry.items
+        owners[target], entries[target] = owners[source], entries[source]
 
     def check(self, live: Sequence[RunHolding]) -> None:
         """Assert that ``live`` is who is seated, that every page knows its entry, and that pieces are counted right."""
@@ -124,7 +127,7 @@ class RunTables:
         owner = holding.slot * len(self._copies) + index
         first = holding.dropped[index] * self._copies[index]
         for entry, page in enumerate(holding.tables[index], first):
-            assert (self._owner[page], self._entry[page]) == (owner, entry), (
+            assert (self._owner.items[page], self._entry.items[page]) == (owner, entry), (
                 f"page {page} does not know that request {holding.demand.request_id} holds it at entry {entry}"
             )
 
@@ -133,11 +136,9 @@ class RunTables:
         self.bursts += bursts
 
     def _cover(self, page: int) -> None:
-        """Make the arrays long enough for ``page``, doubling up to the pool's size."""
-        if page >= len(self._owner):
-            more = min(self.max_pages, max(page + 1, 2 * len(self._owner))) - len(self._owner)
-            self._owner.frombytes(bytes(more * self._owner.itemsize))
-            self._entry.frombytes(bytes(more * self._entry.itemsize))
+        """Make room for what is to be known of ``page``."""
+        self._owner.cover(page + 1)
+        self._entry.cover(page + 1)
 
 
 def mean_run_pages(holdings: Iterable[PagedHolding], groups: Sequence[PageGroup]) -> float:
@@ -157,10 +158,8 @@ def _count_bursts(table: Sequence[int], first: int, copies: int) -> int:
     """Entries from ``first`` on that do not continue the page one row above them."""
     start = max(first, copies)
     starts = max(0, min(copies, len(table)) - first)
-    if len(table) > start:
-        above = table[start - copies : len(table) - copies]
-        starts += sum(page - before != 1 for before, page in zip(above, table[start:], strict=True))
-    return starts
+    above = table[start - copies :]
+    return starts + sum(page - before != 1 for before, page in zip(above, table[start:], strict=False))
 
 
 def _bursts_around(table: Sequence[int], entry: int, copies: int) -> int:
