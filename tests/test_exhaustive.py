@@ -5,6 +5,7 @@ and contiguous pools every state that exists is visited, whatever the number of 
 allocator, whose states never repeat because requests can be forked, every sequence of a stated length.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from contiguous_pool import FITS, RESERVES, build
 from cow_world import Sequence, World
 from exhaustive import Life, TinyWorld, explore, forget_counts
+from shared_states import state_of
 
 from simulator.allocators.contiguous import RangeHolding
 from simulator.allocators.host_pool import HostPool
@@ -283,6 +285,9 @@ class SharedWorld(World):
     def forget(self) -> None:
         forget_counts(self.allocator)
 
+    def key(self) -> Hashable:
+        return state_of(self), self.forked, tuple(_waiting(one) for one in self.fresh)
+
     def _admit(self, sequence: Sequence) -> None:
         if self.admit(sequence, sequence.target_tokens) or self.on_oom == "fail":
             self.fresh.remove(sequence)
@@ -295,6 +300,10 @@ class SharedWorld(World):
             victim = [one for one in self.sequences if one.on_device][-1]
             self.release(victim)
             self.fresh.append(victim)
+
+
+def _waiting(one: Sequence) -> Hashable:
+    return one.request_id, one.sample, tuple(one.tokens)
 
 
 RULE_NAMES = ["generic", "vllm-0.33", "vllm-0.11", "cann-recipes"]
