@@ -19,7 +19,7 @@ PACKAGE = ROOT / "simulator" / "allocators"
 
 @dataclass
 class Coverage:
-    """Which tests run which lines, how long each takes, and how many mutants each has noticed."""
+    """Which tests run which lines, how long each takes (of the processor), and how many mutants each has noticed."""
 
     items: list[pytest.Item] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -105,13 +105,13 @@ class Tracer:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._seen, self._left = set(), {}
-        started = time.perf_counter()
+        started = time.process_time()
         sys.settrace(self._enter)
         try:
             return (yield)  # type: ignore[misc]
         finally:
             sys.settrace(None)
-            self.coverage.seconds[item.nodeid] = time.perf_counter() - started
+            self.coverage.seconds[item.nodeid] = time.process_time() - started
             for code, line in self._seen:
                 self.coverage.lines[Path(code.co_filename).name, line].add(item.nodeid)
 

@@ -36,9 +36,10 @@ from mutants import Mutant, mutants, mutated
 
 #: files whose tests are about memory; those that run whole engines for long are left out
 TESTS = (
-    "arena broken_invariants buddy compaction_worth conservation contiguous contiguous_model eviction exhaustive "
-    "explain_oom forwarding fragmentation_measures group_pools observation paged paged_cow paged_defrag "
-    "peer_cases_memory pooled prefix_cache random_walks run_pool scheduler_cases shadow tiny_worlds version_rules"
+    "arena broken_invariants buddy compaction_worth conservation contiguous contiguous_model counted_runs "
+    "cow_bills eviction exhaustive explain_oom faults forwarding fragmentation_measures group_pools "
+    "observation paged paged_cow paged_defrag peer_cases_memory pooled prefix_cache random_walks run_pool "
+    "scheduler_cases shadow tiny_worlds version_rules"
 )
 _ARGUMENTS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", "--no-header", "-W", "ignore")
 
@@ -61,7 +62,7 @@ class Runner:
         tests = self.coverage.reaching(path, mutant, self._budget_s)
         tests = [item for item in tests if self._passes(item)]
         started = time.perf_counter()
-        limit_s = 20 + 4 * sum(self.coverage.seconds[item.nodeid] for item in tests)
+        limit_s = 60 + 10 * sum(self.coverage.seconds[item.nodeid] for item in tests)
         if not tests:
             result = "not reached", ""
         elif mutant.function is None:
@@ -95,8 +96,8 @@ class Runner:
         os.close(reading)
         if not ready:
             os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        if not ready:
+        _, status = os.waitpid(child, 0)
+        if not ready or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGVTALRM):
             return "killed", "time limit"
         verdict, _, by = answer.partition("\t")
         return (verdict, by) if answer else ("killed", "crash")
@@ -113,6 +114,8 @@ class Runner:
         except Exception as error:
             return f"error\t{error!r}"
         for item, following in zip(tests, [*tests[1:], None], strict=True):
+            # a test that has become endless ends the process by its signal, however little of the processor it gets
+            signal.setitimer(signal.ITIMER_VIRTUAL, 10 + 4 * self.coverage.seconds[item.nodeid])
             for report in runtestprotocol(item, log=False, nextitem=following):
                 if report.failed:
                     return f"killed\t{item.nodeid}"

@@ -109,6 +109,21 @@ def test_numbers_of_contents_that_are_gone_are_used_again(monkeypatch: pytest.Mo
     assert len(index._page_of) < content_index._NUMBERS_PER_PAGE * 1.25 * len(index._content_of) + 600
 
 
+def test_requests_that_come_and_go_do_not_pile_up_numbers_of_contents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """500 prompts of ten pages, all different, in a pool of twelve pages: 5,000 contents, twelve of them there."""
+    monkeypatch.setattr(content_index, "_SMALL", 8)
+    allocator = PagedCowAllocator(plain_layout(page_tokens=1, bytes_per_token=1), max_pages=12)
+    for number in range(500):
+        request = Sequence(number, 10, 1, computed_tokens=10)
+        holding = allocator.admit(request, 10)
+        assert holding is not None
+        allocator.release(holding)
+    index = allocator.pages.contents
+    # five numbers a page, of the 64 pages that columns begin with, before it is worth making room
+    assert len(index._page_of) < 2 * content_index._NUMBERS_PER_PAGE * 64
+    assert len({name for name, *_ in index._space.runs()}) < 50
+
+
 def test_a_content_keeps_its_name_when_it_gets_another_number() -> None:
     index = ContentIndex()
     index.cover(10)
@@ -189,7 +204,6 @@ class Tree:
     def __init__(self, policy: EvictionPolicy) -> None:
         self.policy = policy
         self.order = LeafOrder(policy)
-        self.order.cover(64)
         self.now = 0
         self.live: list[list[int]] = []
         self.known: dict[int, Known] = {}
@@ -206,6 +220,7 @@ class Tree:
             self.known[page].priority = min(self.known[page].priority, priority)
         below = onto[-1] if onto else -1
         chain = list(onto)
+        self.order.cover(max([*free[:count], *self.known], default=0) + 1)
         for page in free[:count]:
             self.now += 1
             self.order.built(page, on=below, priority=priority)
@@ -242,7 +257,7 @@ class Tree:
         assert leaves, "every tree has a leaf"
         ranks = {page: model_rank(self.policy, self.known[page]) for page in leaves}
         (taken,) = self.order.take(1).tolist()
-        assert taken in leaves and ranks[taken] == min(ranks.values())
+        assert taken == min(leaves, key=lambda page: (ranks[page], page)), "of equal ones the lowest page"
         del self.known[taken]
 
 

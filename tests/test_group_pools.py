@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.allocators.base import Life
+from simulator.allocators.base import Life, Shortfall
 from simulator.allocators.group_pools import GroupPools, own_pages, window_pool_pages
 from simulator.allocators.paged import PagedAllocator, PagedHolding, PageGroup
 from simulator.errors import InputError
@@ -129,9 +129,11 @@ class World:
             page_tokens=self.page_tokens,
             null_page=draw.random() < 0.5,
             reverse_release=draw.random() < 0.5,
-            free_order=draw.choice(["fifo", "lifo", "address_ordered"]),
+            free_order=draw.choice(["fifo", "lifo"]),
         )
         self.live: list[tuple[PagedHolding, set[int], set[int]]] = []
+        self.pages_taken = 0
+        self.page_bytes = self.page_tokens * FULL_BYTES, self.page_tokens * WINDOW_BYTES
 
     def used(self, group: int) -> int:
         return sum(len(rows[group]) for _, *rows in self.live)
@@ -139,13 +141,65 @@ class World:
     def fits(self, rows: int, window_rows: int) -> bool:
         return self.used(0) + rows <= self.sizes[0] and self.used(1) + window_rows <= self.sizes[1]
 
-    def admit(self, tokens: int) -> None:
-        rows = set(range(-(-tokens // self.page_tokens)))
-        window = {position // self.page_tokens for position in range(max(0, tokens - self.width), tokens)}
-        holding = self.allocator.admit(life(tokens), tokens)
-        assert (holding is not None) == self.fits(len(rows), len(window))
+    def rows_of(self, tokens: int) -> tuple[set[int], set[int]]:
+        """Rows that a new sequence takes in full attention and in window layers."""
+        last = range(max(0, tokens - self.width), tokens)
+        return set(range(-(-tokens // self.page_tokens))), {position // self.page_tokens for position in last}
+
+    def admit(self, tokens: int, whole_tokens: int = 0, keep: int = 0) -> None:
+        """``keep`` pages, in bytes of a mean page, stay free in full attention."""
+        rows, window = self.rows_of(tokens)
+        more, more_window = self.rows_of(max(tokens, whole_tokens))
+        asked = max(len(rows), len(more)) + keep, max(len(window), len(more_window))
+        shortfall = self.shortfall(*asked)
+        self.allocator.work.clear()
+        mean_bytes = self.allocator.capacity_bytes // self.allocator.max_pages
+        holding = self.allocator.admit(
+            life(tokens), tokens, whole_tokens=whole_tokens, keep_free_bytes=(keep + 1) * mean_bytes - 1
+        )
+        assert (holding is not None) == self.fits(*asked)
         if holding is not None:
             self.live.append((holding, rows, window))
+            self.charge(len(rows) + len(window))
+            assert holding.capacity_tokens == self.without_asking(rows, window)
+        else:
+            assert self.allocator.shortfall == shortfall
+            self.charge(0)
+
+    def without_asking(self, rows: set[int], window: set[int]) -> int:
+        """Longest length for which there is room and at which the window has no page that it does not see."""
+        length = len(rows) * self.page_tokens
+        first = min(window, default=len(rows))
+        while (first + 1) * self.page_tokens <= length - self.width:
+            length -= 1
+        return length
+
+    def charge(self, pages: int) -> None:
+        work = self.allocator.work
+        self.pages_taken += pages
+        assert self.allocator.totals.pages_taken == self.pages_taken
+        # four bytes an entry, and the head of a list for each page
+        assert (work.new_pages, work.table_bytes, work.search_cycles) == (pages, 4 * pages, 8 * pages)
+        assert work.copied_bytes == 0
+
+    def bytes_of(self, full: int, window: int) -> int:
+        return full * self.page_bytes[0] + window * self.page_bytes[1]
+
+    def shortfall(self, full: int, window: int) -> Shortfall:
+        """What a refusal of so many pages would say now."""
+        needed, free = self.bytes_of(full, window), self.bytes_of(*self.left())
+        return Shortfall("capacity" if free < needed else "fragmentation", needed, free, self.largest())
+
+    def left(self) -> tuple[int, int]:
+        return self.sizes[0] - self.used(0), self.sizes[1] - self.used(1)
+
+    def largest(self) -> int:
+        """The longest sequence that finds room in both pools, in the window pool wherever in a page it begins."""
+        full, window = self.left()
+        most, rows = -(-(self.width - 1) // self.page_tokens) + 1, 0
+        while rows < full and min(rows + 1, most) <= window:
+            rows += 1
+        return self.bytes_of(rows, min(rows, most))
 
     def grow(self, which: int, new: int) -> None:
         holding, rows, window = self.live[which % len(self.live)]
@@ -154,15 +208,31 @@ class World:
         window -= {row for row in window if (row + 1) * self.page_tokens <= seen}
         more = set(range(len(rows), -(-tokens // self.page_tokens)))
         fits = self.fits(len(more), len(more))
+        shortfall = self.shortfall(len(more), len(more))
+        self.allocator.work.clear()
         assert self.allocator.grow(holding, tokens, new) == fits
         if fits:
             rows |= more
             window |= more
+            assert holding.capacity_tokens == self.without_asking(rows, window)
+        else:
+            assert self.allocator.shortfall == shortfall
+        self.charge(2 * len(more) if fits else 0)
 
     def check(self) -> None:
+        free = self.bytes_of(*self.left())
+        assert self.allocator.free_and_largest_bytes() == (free, self.largest())
+        occupancy = self.allocator.occupancy()
+        assert (occupancy.free_bytes, occupancy.largest_free_bytes) == (free, self.largest())
+        assert occupancy.allocated_bytes + occupancy.free_bytes + occupancy.unusable_bytes == occupancy.capacity_bytes
+        assert self.allocator.free_rows() == min(self.left())
+        for sequences, tokens in ((1, self.page_tokens), (2, self.page_tokens + 1), (3, 1)):
+            pages = sequences * -(-tokens // self.page_tokens)
+            assert self.allocator.sure_to_grow(sequences, tokens) == (pages <= min(self.left()))
         self.allocator.check([holding for holding, *_ in self.live])
         for holding, rows, window in self.live:
             assert len(holding.tables[0]) == len(rows)
+            assert self.allocator.holding_bytes(holding) == self.bytes_of(len(rows), len(window))
             first = holding.dropped[1]
             assert set(range(first, first + len(holding.tables[1]))) == window
 
@@ -175,7 +245,7 @@ def test_random_use_agrees_with_rows_reckoned_from_lengths(steps: int) -> None:
         for step in range(400):
             choice = draw.random()
             if choice < 0.35 or not world.live:
-                world.admit(draw.randint(1, 30))
+                world.admit(draw.randint(1, 30), draw.choice([0, 0, 12, 40]), draw.choice([0, 0, 1, 3]))
             elif choice < 0.8:
                 world.grow(draw.randrange(100), draw.choice([1, 1, 1, 5]))
             else:
