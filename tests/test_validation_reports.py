@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from checked import checked
 
 from simulator.validating import reports
-from simulator.validation import FAMILIES, validate
+from simulator.validation import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 #: the reports that were collected, numbered as they were found; numbers that are missing had no figures
@@ -60,7 +61,7 @@ def test_rows_name_tests_that_exist() -> None:
 def test_the_page_shows_the_checks_that_there_are(family: str) -> None:
     assert family in FAMILIES
     shown = [id_ for id_ in shown_ids() if id_.startswith(f"{family}.")]
-    assert shown == [check.id for check in validate([family]).checks], "simulate validate --write-docs"
+    assert shown == [check.id for check in checked(family).checks], "simulate validate --write-docs"
 
 
 def test_what_is_not_checked_is_said_by_name_and_reason() -> None:
@@ -68,4 +69,4 @@ def test_what_is_not_checked_is_said_by_name_and_reason() -> None:
     assert all(one.what and one.why for one in left_out)
     page = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
     assert all(f"- **{one.what}**: {one.why}" in page for one in left_out)
-    assert validate(["scheduler"]).to_dict()["not_checked"] == reports.as_plain(left_out)
+    assert checked("scheduler").to_dict()["not_checked"] == reports.as_plain(left_out)
