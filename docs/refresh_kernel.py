@@ -1,13 +1,12 @@
-"""Draw the pictures of docs/kernel.md and put the commands' output into it: ``python docs/refresh_kernel.py``.
+"""Draw the pictures of docs/kernel.md and put the commands' output into it: ``python -m docs.refresh_kernel``.
 
 Takes about a minute. A block that follows a line ``$ simulate ...`` inside a fence is replaced by what it prints.
 """
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+from docs.printed import printed
 from simulator.device import DeviceConfig, load_device
 from simulator.kernels.kernel_agreement import agreement
 from simulator.loading.static import budget_scenario
@@ -38,14 +37,12 @@ def main() -> None:
         (PICTURES / "agreement.svg").write_bytes(svg_bytes(agreement_errors(equal, mixed)))
         (PICTURES / "page_size.svg").write_bytes(svg_bytes(kernel_costs(kernel_summary(answer), str)))
     page = DOCS / "kernel.md"
-    page.write_text(BLOCK.sub(lambda found: found[1] + output(found[2]), page.read_text()))
+    page.write_text(BLOCK.sub(lambda found: found[1] + output(found[2].split()), page.read_text()))
 
 
-def output(words: str) -> str:
-    """What the command line prints, without blanks at the ends of lines."""
-    command = [sys.executable, "-m", "cli", *words.split(), *["--no-report"] * words.startswith("kernel")]
-    printed = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, check=True).stdout
-    return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+def output(words: list[str]) -> str:
+    """What the command prints that writes no report."""
+    return printed([*words, "--no-report"] if words[0] == "kernel" else words, codes=(0,))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from docs.planner_tables import TABLES
+from docs.printed import ROOT, printed, without_ends
 from docs.refresh_tables import TABLE
 
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "planner.md"
 PICTURES = ROOT / "docs" / "img" / "planner"
 OUTPUT = re.compile(r"(<!-- output of: (.*?) -->\n```text\n)(.*?)(```)", re.DOTALL)
@@ -39,12 +39,10 @@ def output_of(command: str, folder: Path) -> str:
     draws = [name for name, (word, _) in _PICTURES.items() if word in words and "chat.yaml" in words]
     reports = words[1] in ("run", "size") and "--no-report" not in words
     keep = ["--out", str(out)] if draws else ["--no-report"] if reports else []
-    program = [sys.executable, str(ROOT / "cli.py"), *words[1:], *keep]
-    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, 3), done.stderr
+    said = printed([*words[1:], *keep], folder)
     for name in draws:
         shutil.copy(out / _PICTURES[name][1], PICTURES / name)
-    return _clean(done.stdout)
+    return said
 
 
 def _tests(words: Sequence[str]) -> str:
@@ -52,11 +50,7 @@ def _tests(words: Sequence[str]) -> str:
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return _clean(_TIMES.sub("", done.stdout))
-
-
-def _clean(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n") + "\n"
+    return without_ends(_TIMES.sub("", done.stdout))
 
 
 def refreshed(text: str, wanted: Callable[[str], bool]) -> str:

@@ -1,4 +1,4 @@
-"""Put real output into the READMEs: ``python docs/refresh_readme.py`` from the repository, with the package installed.
+"""Put real output into the READMEs: ``python -m docs.refresh_readme`` from the repository, with the package installed.
 
 The picture comes from the same scenario. A line ``<!-- output of: simulate ... -->`` is followed by a fenced block,
 which is replaced by what the command prints.
@@ -12,19 +12,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from docs.printed import ROOT, printed
+
 BLOCK = re.compile(r"(<!-- output of: simulate (.*?) -->\n```text\n)(.*?)(```)", re.DOTALL)
 
 
-def output_of(arguments: str) -> str:
-    command = [sys.executable, str(ROOT / "cli.py"), *shlex.split(arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    lines = [line.rstrip() for line in (done.stdout or done.stderr).splitlines()]
-    return "\n".join(lines).strip("\n") + "\n"
-
-
 def refreshed(text: str) -> str:
-    return BLOCK.sub(lambda block: block[1] + output_of(block[2]) + block[4], text)
+    return BLOCK.sub(lambda block: block[1] + printed(shlex.split(block[2]), codes=(0, 2, 3)) + block[4], text)
 
 
 def refresh_picture() -> None:

@@ -1,12 +1,18 @@
 """`simulate kernel`, `simulate calibrate` and `simulate claims` from the command line."""
 
+import inspect
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cli
+from simulator.commands import devices
+from simulator.showing.asking import Asked
+from simulator.showing.kernel_command import KernelQuestion
 
 Run = Callable[..., tuple[int, str, str]]
 KEYS = {
@@ -52,6 +58,18 @@ def test_one_of_the_page_sizes_is_recommended_and_pages_of_one_size_once(simulat
     rows = kernel(simulate, *MODEL, "--page-size", "64,16,64,1024")
     assert [row["page_size"] for row in rows] == [16, 64, 1024]
     assert [row["recommended"] for row in rows].count(True) == 1
+
+
+def test_what_has_to_be_typed_again_is_what_is_not_as_usual() -> None:
+    parameters = inspect.signature(devices.kernel).parameters
+    usual = {name: parameters[name].default for name in ("tile", "table", "prefetch", "layout", "overflow")}
+    given: dict[str, Any] = {"model": "llama-2-7b", "device": "910B2", "count": None, "page_size": "16,32"}
+    given |= {"asked": Asked(scenario=None), "context": None, "batch": None}
+    question = KernelQuestion(**given, **usual, stages=True)
+    told = {name: value for name, value in question.unusual().items() if value is not None}
+    assert told == {"model": "llama-2-7b", "device": "910B2", "page-size": "16,32"}
+    other = replace(question, tile="whole_page", overflow="reload")
+    assert other.unusual().items() - question.unusual().items() == {("tile", "whole_page"), ("overflow", "reload")}
 
 
 def test_the_articles_cliff_at_64_tokens_appears_only_when_whole_pages_are_read_again(simulate: Run) -> None:

@@ -30,6 +30,19 @@ from simulator.commands.common import (
 MOST_CONTEXT_TOKENS = 10**8
 MOST_SEQUENCES = 10**5
 
+PageSizes = Annotated[str | None, typer.Option(metavar="N,N,...", help="Page sizes in tokens.")]
+Context = Annotated[
+    int | None, typer.Option(min=1, max=MOST_CONTEXT_TOKENS, help="Tokens of each sequence; default: the workload's.")
+]
+Batch = Annotated[int | None, typer.Option(min=1, max=MOST_SEQUENCES, help="Sequences; default: 32, or what fits.")]
+Tile = Annotated[Literal["per_head", "whole_page"], typer.Option(help="What has to be on chip together.")]
+Table = Annotated[Literal["hbm", "dcache", "l1"], typer.Option(help="Where page ids are read.")]
+Prefetch = Annotated[Literal["none", "next", "all"], typer.Option(help="Tiles in flight beside one.")]
+Layout = Annotated[Literal["token_major", "head_major"], typer.Option(help="Order inside a page.")]
+Overflow = Annotated[
+    Literal["split", "reload"], typer.Option(help="A tile too large comes in parts, or is read again for each.")
+]
+
 
 def memory(
     scenario: MaybeScenario = None,
@@ -65,23 +78,14 @@ def kernel(
     model: ModelName = None,
     device: DeviceName = None,
     count: DeviceCount = None,
-    page_size: Annotated[str | None, typer.Option(metavar="N,N,...", help="Page sizes in tokens.")] = None,
-    context: Annotated[
-        int | None,
-        typer.Option(min=1, max=MOST_CONTEXT_TOKENS, help="Tokens of each sequence; default: the workload's."),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, max=MOST_SEQUENCES, help="Sequences; default: 32, or what fits.")
-    ] = None,
-    tile: Annotated[
-        Literal["per_head", "whole_page"], typer.Option(help="What has to be on chip together.")
-    ] = "per_head",
-    table: Annotated[Literal["hbm", "dcache", "l1"], typer.Option(help="Where page ids are read.")] = "dcache",
-    prefetch: Annotated[Literal["none", "next", "all"], typer.Option(help="Tiles in flight beside one.")] = "next",
-    layout: Annotated[Literal["token_major", "head_major"], typer.Option(help="Order inside a page.")] = "token_major",
-    overflow: Annotated[
-        Literal["split", "reload"], typer.Option(help="A tile too large comes in parts, or is read again for each.")
-    ] = "split",
+    page_size: PageSizes = None,
+    context: Context = None,
+    batch: Batch = None,
+    tile: Tile = "per_head",
+    table: Table = "dcache",
+    prefetch: Prefetch = "next",
+    layout: Layout = "token_major",
+    overflow: Overflow = "split",
     stages: Annotated[bool, typer.Option("--stages", help="Also the seven stages of a decode step.")] = False,
     mechanisms: Annotated[bool, typer.Option("--mechanisms", help="Also what each mechanism is worth.")] = False,
     settings: Settings = None,
@@ -95,7 +99,7 @@ def kernel(
 
     Writes a report folder, by default reports/<name>-kernel.
     """
-    from simulator.showing.asking import Asked, options_of
+    from simulator.showing.asking import Asked
     from simulator.showing.kernel_command import KernelQuestion
 
     question = KernelQuestion(
@@ -114,13 +118,10 @@ def kernel(
         stages=stages,
         mechanisms=mechanisms,
     )
-    usual = {"tile": "per_head", "table": "dcache", "prefetch": "next", "layout": "token_major", "overflow": "split"}
-    told = {name: value for name, value in options_of(question).items() if value != usual.get(name)}
-    words = {"set": settings} | {name.replace("_", "-"): value for name, value in told.items()}
     reply(
         question,
         results_folder(f"{_stem(scenario or model)}-kernel", out, wanted=not no_report),
-        command=typed("kernel", scenario, words),
+        command=typed("kernel", scenario, {"set": settings} | question.unusual()),
         language=language,
         output_format=output_format,
         quiet=quiet,

@@ -10,7 +10,7 @@ from simulator.loading.static import budget_scenario
 from simulator.planning.kernel_answer import KernelAnswer, kernel_answer, parse_page_sizes
 from simulator.serving.watching import Progress
 from simulator.showing import kernel_view
-from simulator.showing.asking import HOW, Answered, Asked
+from simulator.showing.asking import HOW, Answered, Asked, options_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,11 @@ class KernelQuestion:
     def check(self) -> None:
         """Raises ``InputError`` for page sizes that are none."""
         parse_page_sizes(self.page_size)
+
+    def unusual(self) -> dict[str, Any]:
+        """What has to be typed to ask this, by the names of the options: all that is not as it is by default."""
+        usual = asdict(KernelOptions())
+        return {name.replace("_", "-"): value for name, value in options_of(self).items() if value != usual.get(name)}
 
     def answered(self, *, folder: Path | None, jobs: int, progress: Progress | None) -> Answered:
         """The costs. Raises ``InputError``."""
