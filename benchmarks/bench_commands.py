@@ -3,6 +3,7 @@
 ``--benchmark-min-rounds`` and the like are pytest-benchmark's; ``-k run_of_every`` picks some.
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,10 @@ COMMANDS = {
 
 
 def _simulate(folder: Path, *words: str) -> None:
-    subprocess.run([sys.executable, ROOT / "cli.py", *words], cwd=folder, check=True, capture_output=True)
+    # as a user has it: modules are read as bytecode from the second time on
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, ROOT / "cli.py", *words]
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
 
 
 @pytest.fixture
