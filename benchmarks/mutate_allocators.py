@@ -12,6 +12,7 @@ imported afresh. Results go to a journal, line by line; the table is printed at 
 """
 
 import argparse
+import contextlib
 import gc
 import hashlib
 import importlib.machinery
@@ -59,50 +60,53 @@ class Runner:
 
     def run(self, path: Path, mutant: Mutant) -> dict[str, Any]:
         """Whether the mutant was noticed, and by which test. Tests that fail by themselves in a fork do not count."""
-        tests = self.coverage.reaching(path, mutant, self._budget_s)
-        tests = [item for item in tests if self._passes(item)]
         started = time.perf_counter()
-        limit_s = 60 + 10 * sum(self.coverage.seconds[item.nodeid] for item in tests)
-        if not tests:
-            result = "not reached", ""
-        elif mutant.function is None:
-            result = _afresh(path, mutant, tests, limit_s)
-        else:
-            result = self._forked(path, mutant, tests, limit_s)
-        verdict, by = result
+        verdict, by, tests = "killed", "", self.coverage.reaching(path, mutant, self._budget_s)
+        while True:
+            tests = [item for item in tests if self._sound.get(item.nodeid, True)]
+            if not tests:
+                verdict, by = "not reached", ""
+            elif mutant.function is None:
+                verdict, by = _afresh(path, mutant, tests, self._limit_s(tests))
+            else:
+                verdict, by = self._forked(path, mutant, tests)
+            if verdict != "killed" or self._passes(by, tests):
+                break
         self.coverage.kills[by] += verdict == "killed"
         return {"verdict": verdict, "by": by, "tests": len(tests), "seconds": round(time.perf_counter() - started, 2)}
 
-    def _passes(self, item: pytest.Item) -> bool:
-        if item.nodeid not in self._sound:
-            limit_s = 60 + 10 * self.coverage.seconds[item.nodeid]
-            self._sound[item.nodeid] = self._forked(None, None, [item], limit_s)[0] == "survived"
-        return self._sound[item.nodeid]
+    def _limit_s(self, tests: Sequence[pytest.Item]) -> float:
+        return 60 + 10 * sum(self.coverage.seconds[item.nodeid] for item in tests)
 
-    def _forked(
-        self, path: Path | None, mutant: Mutant | None, tests: list[pytest.Item], limit_s: float
-    ) -> tuple[str, str]:
+    def _passes(self, name: str, tests: Sequence[pytest.Item]) -> bool:
+        """Whether the test that has noticed a mutant passes without it."""
+        for item in tests:
+            if item.nodeid == name and name not in self._sound:
+                self._sound[name] = self._forked(None, None, [item])[0] == "survived"
+        return self._sound.get(name, True)
+
+    def _forked(self, path: Path | None, mutant: Mutant | None, tests: list[pytest.Item]) -> tuple[str, str]:
+        """In a process that names each test before it runs it, and says in the end what has become of the mutant."""
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reading)
             os.setpgid(0, 0)
-            verdict = self._in_child(path, mutant, tests)
-            os.write(writing, verdict.encode())
+            verdict = self._in_child(path, mutant, tests, writing)
+            os.write(writing, f"{verdict}\n".encode())
             os._exit(0)
         os.close(writing)
-        ready, _, _ = select.select([reading], [], [], limit_s)
-        answer = os.read(reading, 4096).decode() if ready else ""
+        answer = _all_of(reading, self._limit_s(tests))
         os.close(reading)
-        if not ready:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        if not ready or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGVTALRM):
-            return "killed", "time limit"
-        verdict, _, by = answer.partition("\t")
-        return (verdict, by) if answer else ("killed", "crash")
+        os.waitpid(child, 0)
+        last = answer.splitlines()[-1] if answer else ""
+        verdict, tab, by = last.partition("\t")
+        # who has not come to an end was killed by the test it was running: a crash, or one that has become endless
+        return (verdict, by) if tab else ("killed", last)
 
-    def _in_child(self, path: Path | None, mutant: Mutant | None, tests: Sequence[pytest.Item]) -> str:
+    def _in_child(self, path: Path | None, mutant: Mutant | None, tests: Sequence[pytest.Item], writing: int) -> str:
         from _pytest.runner import runtestprotocol
 
         quiet = os.open(os.devnull, os.O_WRONLY)
@@ -115,6 +119,7 @@ class Runner:
             return f"error\t{error!r}"
         for item, following in zip(tests, [*tests[1:], None], strict=True):
             # a test that has become endless ends the process by its signal, however little of the processor it gets
+            os.write(writing, f"{item.nodeid}\n".encode())
             signal.setitimer(signal.ITIMER_VIRTUAL, 10 + 4 * self.coverage.seconds[item.nodeid])
             for report in runtestprotocol(item, log=False, nextitem=following):
                 if report.failed:
@@ -131,6 +136,18 @@ class Runner:
             raise LookupError(f"no function {mutant.function} is loaded")
         for one in functions:
             one.__code__ = new
+
+
+def _all_of(reading: int, limit_s: float) -> str:
+    """What comes out of a pipe until it is closed, or the time is up."""
+    parts: list[bytes] = []
+    end = time.monotonic() + limit_s
+    while select.select([reading], [], [], max(0.0, end - time.monotonic()))[0]:
+        part = os.read(reading, 65536)
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts).decode()
 
 
 def _afresh(path: Path, mutant: Mutant, tests: Sequence[pytest.Item], limit_s: float) -> tuple[str, str]:

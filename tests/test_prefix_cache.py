@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Callable
 from collections.abc import Sequence as AnySequence
 from itertools import chain
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from simulator.allocators.bulk import page_array
 from simulator.allocators.page_keys import content_spans
+from simulator.allocators.page_pool import PagePool
 from simulator.allocators.paged import plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.allocators.prefix_cache import SharedPages
@@ -242,3 +244,60 @@ def full_pages(request: Sequence, page_tokens: int) -> list[tuple[int, int]]:
         (next(i for i, end in zip(ids, ends, strict=True) if end >= (page + 1) * page_tokens), page)
         for page in range(request.prompt_tokens // page_tokens)
     ]
+
+
+# ---- laws, broken by hand
+
+
+def held_cached_free() -> SharedPages:
+    """Page 0 is held, page 1 cached, page 2 free, page 3 was never used."""
+    pages = SharedPages(4, "lifo")
+    assert pages.take(3) == [0, 1, 2]
+    name(pages, [0, 1], [(100, 0, 2)])
+    drop(pages, 1, 2)
+    pages.check()
+    return pages
+
+
+def miscount_references(pages: SharedPages) -> None:
+    pages.total_references += 1
+
+
+def go_below_nothing(pages: SharedPages) -> None:
+    pages.references[1] -= 1
+    pages.total_references -= 1
+
+
+def give_back_twice(pages: SharedPages) -> None:
+    PagePool.give(pages, [2])
+
+
+def hold_what_is_free(pages: SharedPages) -> None:
+    pages.references[2] += 1
+    pages.total_references += 1
+
+
+def miscount_cached(pages: SharedPages) -> None:
+    pages.cached_pages += 1
+
+
+def name_what_is_free(pages: SharedPages) -> None:
+    name(pages, [2], [(7, 0, 1)])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "law"),
+    [
+        (miscount_references, "the sum of references drifted"),
+        (go_below_nothing, "a page has a negative reference count"),
+        (give_back_twice, "a page is free twice"),
+        (hold_what_is_free, "an owned page is free"),
+        (miscount_cached, "the number of cached pages drifted"),
+        (name_what_is_free, "a free page has a content"),
+    ],
+)
+def test_each_law_of_shared_pages_is_asserted(spoil: Callable[[SharedPages], None], law: str) -> None:
+    pages = held_cached_free()
+    spoil(pages)
+    with pytest.raises(AssertionError, match=law):
+        pages.check()
