@@ -301,3 +301,14 @@ def test_each_law_of_shared_pages_is_asserted(spoil: Callable[[SharedPages], Non
     spoil(pages)
     with pytest.raises(AssertionError, match=law):
         pages.check()
+
+
+def test_pages_released_before_one_that_nobody_holds_have_lost_a_reference() -> None:
+    """As when they are released one after the other: the damage of a double release is done up to where it shows."""
+    pages = SharedPages(4, "lifo")
+    assert pages.take(3) == [0, 1, 2]
+    pages.share(page_array([0, 2]))
+    drop(pages, 1)
+    with pytest.raises(AssertionError, match="request 5 releases page 1, which nobody holds"):
+        drop(pages, 0, 1, 2, request_id=5)
+    assert list(pages.references[:3]) == [1, 0, 2]

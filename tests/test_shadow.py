@@ -9,7 +9,7 @@ import pytest
 from engine_worlds import World, worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from simulator.allocators.base import Allocator, Holding
 from simulator.allocators.content_map import ContentMap
@@ -82,12 +82,12 @@ class ContentMapMachine(RuleBasedStateMachine):
         self.map = ContentMap()
         self.cells: dict[int, tuple[str, int]] = {}
 
-    @rule(start=st.integers(-20, 40), size=st.integers(1, 15), name=st.sampled_from("abc"), position=st.integers(0, 30))
+    @rule(start=st.integers(-6, 12), size=st.integers(1, 7), name=st.sampled_from("abc"), position=st.integers(0, 9))
     def write(self, start: int, size: int, name: str, position: int) -> None:
         self.map.write(start, size, name, position)
         self.cells.update({start + i: (name, position + i) for i in range(size)})
 
-    @rule(source=st.integers(-20, 40), goal=st.integers(-20, 40), size=st.integers(1, 15))
+    @rule(source=st.integers(-6, 12), goal=st.integers(-6, 12), size=st.integers(1, 7))
     def copy(self, source: int, goal: int, size: int) -> None:
         self.map.copy(source, goal, size)
         moved = [self.cells.get(source + i) for i in range(size)]
@@ -96,7 +96,12 @@ class ContentMapMachine(RuleBasedStateMachine):
             if cell is not None:
                 self.cells[goal + i] = cell
 
-    @rule(start=st.integers(-25, 45), size=st.integers(0, 70))
+    @invariant()
+    def reads_from_everywhere(self) -> None:
+        for start in range(-8, 22):
+            for size in (0, 1, 4, 30):
+                self.read(start, size)
+
     def read(self, start: int, size: int) -> None:
         seen: list[tuple[Any, int] | None] = []
         address = start
@@ -109,8 +114,18 @@ class ContentMapMachine(RuleBasedStateMachine):
         assert seen == [self.cells.get(start + i) for i in range(size)]
 
 
-ContentMapMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+ContentMapMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
 TestContentMapAgainstCells = ContentMapMachine.TestCase
+
+
+def test_what_is_written_in_order_is_one_piece_whatever_lay_there() -> None:
+    memory = ContentMap()
+    memory.write(3, 2, "old", 0)
+    for position in range(20):
+        memory.write(position, 1, "new", 100 + position)
+    memory.write(20, 1, "other", 120)
+    memory.write(21, 1, "other", 7)
+    assert memory._pieces == [(0, 20, "new", -100), (20, 21, "other", -100), (21, 22, "other", 14)]
 
 
 #: some slots of a page, and what they may hold
