@@ -58,7 +58,6 @@ class ContiguousAllocator(Allocator):
         search_cycles_per_hole: int = 20,
     ) -> None:
         super().__init__()
-        self.config = config
         self.capacity_bytes = capacity_bytes
         self.bytes_per_token = bytes_per_token
         self.max_model_len = max_model_len

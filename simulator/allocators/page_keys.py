@@ -65,4 +65,4 @@ def content_spans(demand: SharedDemand, first_page: int, last_page: int, page_to
 
 
 def _private(request_id: int, line: int) -> int:
-    return ((request_id << _NAME_BITS) + line) * 2 + 1
+    return (request_id << _NAME_BITS | line) << 1 | 1

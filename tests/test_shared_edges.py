@@ -1,0 +1,61 @@
+"""Edges of sharing and of swapping that random use reaches seldom."""
+
+from typing import Any
+
+import pytest
+from cow_world import Sequence
+
+from simulator.allocators.base import Life
+from simulator.allocators.host_pool import HostPool
+from simulator.allocators.paged import PagedAllocator, PageGroup, PageLayout, plain_layout
+from simulator.allocators.paged_cow import PagedCowAllocator
+from simulator.allocators.sharing import RULES
+
+PLAIN = plain_layout(page_tokens=4, bytes_per_token=10)
+WINDOW = PageLayout(4, 40, (PageGroup(10, window_tokens=2),))
+
+
+def test_where_outputs_have_no_names_they_have_them_from_the_last_token_on() -> None:
+    """SGLang puts a request into its tree when it is over: a prompt of four tokens and four of five outputs."""
+    allocator = PagedCowAllocator(PLAIN, max_pages=8, rules=RULES["sglang"])
+    request = Sequence(1, 4, 5)
+    holding = allocator.admit(request, 4)
+    assert holding is not None and request.final_tokens == 8
+    for length in range(5, 9):
+        request.computed_tokens = length
+        assert length <= holding.capacity_tokens or allocator.grow(holding, length)
+    prompt_page, output_page = holding.tables[0]
+    assert allocator.pages.has_content(prompt_page) and not allocator.pages.has_content(output_page)
+    allocator.release(holding)
+    assert allocator.pages.has_content(output_page) and allocator.pages.cached_pages == 2
+
+
+def test_who_ends_before_the_last_token_leaves_its_prompt_only() -> None:
+    allocator = PagedCowAllocator(PLAIN, max_pages=8, rules=RULES["sglang"])
+    request = Sequence(1, 4, 6)
+    holding = allocator.admit(request, 4)
+    assert holding is not None and allocator.grow(holding, 5)
+    request.computed_tokens = 8
+    allocator.release(holding)
+    assert allocator.pages.cached_pages == 1
+
+
+@pytest.mark.parametrize("sharing", [False, True])
+@pytest.mark.parametrize("layout", [PLAIN, WINDOW], ids=["plain", "window"])
+def test_who_comes_back_with_room_for_the_next_token_asks_for_nothing(
+    sharing: bool, layout: PageLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = PagedCowAllocator if sharing else PagedAllocator
+    allocator = kind(layout, max_pages=8, host=HostPool(8))
+    demand = Sequence(1, 4, 9, computed_tokens=4) if sharing else Life(1, 4, 9, 12)
+    holding = allocator.admit(demand, 4)
+    assert holding is not None and allocator.grow(holding, 5)
+    before = holding.capacity_tokens
+    assert allocator.swap_out([holding]) == 80 and holding.capacity_tokens == 0
+    taken = allocator.totals.pages_taken
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "grow", None)
+        assert allocator.swap_in([(holding, 5)]) == 80
+    # the window of two tokens sees the first page until its last token is two back
+    assert holding.capacity_tokens == before == (8 if layout is PLAIN else 5)
+    assert allocator.totals.pages_taken == taken + 2
