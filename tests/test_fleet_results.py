@@ -132,6 +132,7 @@ def test_size_answers_for_each_instance_and_counts_all_devices(
     path = tmp_path / "fleet.yaml"
     path.write_text(text(2, "least_loaded"))
     words = ("size", str(path), "--target-oom", "0.3", "--max-replications", "4", "--jobs", "1", "--quiet")
+    words += ("--set", "workload.requests=60")  # what is asked for is the form of the answer
     code, found = answer(capsys, *words)
     assert code == 0 and found["recommended"]["devices"] == found["replicas"] == 2
     assert "in each of 2 instances" in found["verdict"]
