@@ -179,6 +179,16 @@ class PagedKernel:
 
         return self.walk.seconds(row) if self.walk is not None else float(self.seconds_of(np.array([row]))[0])
 
+    def known(self, row: list[int], slack_s: float, most_steps: int) -> tuple[float, int]:
+        """``known_seconds``, and for how many steps, ``most_steps`` at most, no core outgrows the launch.
+
+        By less than ``slack_s`` it may. Where cores are not told apart it is ``most_steps``.
+        """
+        if self.walk is None:
+            return self.known_seconds(row), most_steps
+        finish = self.walk.finish(row)
+        return finish.seconds, finish.steps_alike(slack_s, sum(row) / len(row), most_steps)
+
     def stages(self, sequences: int, tokens: float, pages: float, lengths: Lengths | None = None) -> Stages:
         """The three stages on the busiest core and what bounds the launch."""
         if sequences == 0:

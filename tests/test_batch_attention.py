@@ -10,7 +10,8 @@ from batch_worlds import Offsets, evolving
 from simulator.device import DeviceConfig, load_device
 from simulator.kernel import PagedKernel
 from simulator.kernels.batch_attention import BatchAttention
-from simulator.kernels.batch_lengths import MOST_STEPS, Mark, Skews, StepLengths
+from simulator.kernels.batch_lengths import MOST_STEPS, Found, Mark, Skews, StepLengths
+from simulator.kernels.core_race import Finish
 from simulator.kernels.decode_attention import GroupAttention, attention_shape
 from simulator.kernels.step_load import known_lengths
 from simulator.kernels.tiles import KernelOptions
@@ -51,8 +52,8 @@ def attention_of(
     return BatchAttention((one,), device.launch_s), one.kernel
 
 
-def charged(seed: int, *, run: int = 1, steps: int = 60) -> list[Charged]:
-    """Every tenth step of one random batch: model, device, page size, lengths, comings and goings."""
+def charged(seed: int, *, run: int = 1, steps: int = 60, every: int = 10) -> list[Charged]:
+    """Every tenth step, or so, of one random batch: model, device, page size, lengths, comings and goings."""
     rng = stream(seed, "launches", index=17)
     names = ("llama-3.1-8b", "llama-3.2-1b", "qwen2.5-7b", "llama-2-7b", "qwen3-32b")
     model = load_model(ModelConfig(preset=names[rng.integers(len(names))]))
@@ -64,7 +65,7 @@ def charged(seed: int, *, run: int = 1, steps: int = 60) -> list[Charged]:
         if sums[2] * kernel.plan.steps_per_group > MOST_PAGES:
             break
         seconds = attention.seconds(*sums, step.told)
-        if at % 10 == 0:
+        if at % every == 0:
             played = launch_recurrence.seconds(kernel, step.lengths, run)
             found.append(Charged(layers * floor_s + seconds, layers * (floor_s + played), page, step.lengths))
     return found
@@ -83,24 +84,69 @@ def test_a_skew_is_looked_at_again_before_sequences_of_a_page_or_two_begin_anoth
         assert abs(one.error) <= 0.02, one
 
 
+@pytest.mark.parametrize(
+    ("seed", "run", "steps"),
+    [
+        # Short sequences on one core outgrow a long one that is last: six of 62 tokens and one of 5,535.
+        (1163, 1, 80),
+        (1111, 1, 40),
+        # 128 and 62 tokens in pages of 64: two of three sequences begin a page, so others lie on each core.
+        (3209, 1, 200),
+        # Forty sequences begin their ninth page within three steps.
+        (2510, 1, 130),
+        # One of eight sequences, with a third of the pages, leaves.
+        (4148, 4, 110),
+        (4365, 4, 80),
+    ],
+)
+def test_a_skew_is_looked_at_again_when_cores_outgrow_others_or_pages_are_dealt_anew(
+    seed: int, run: int, steps: int
+) -> None:
+    for one in charged(seed, run=run, steps=steps, every=1):
+        assert abs(one.error) <= 0.02, one
+
+
 @pytest.mark.long
-def test_attention_as_charged_is_within_2_percent_in_all_but_one_of_500_steps_of_many_batches() -> None:
-    errors = np.array([one.error for seed in range(1000, 1400) for one in charged(seed, steps=200)])
-    assert np.abs(errors).max() <= 0.03
-    assert (np.abs(errors) > 0.02).sum() <= len(errors) / 500
+@pytest.mark.parametrize(("first", "run"), [(1000, 1), (1200, 1), (4000, 4)])
+def test_attention_as_charged_is_within_2_percent_in_every_step_of_many_batches(first: int, run: int) -> None:
+    for seed in range(first, first + 200):
+        for one in charged(seed, run=run, steps=200):
+            assert abs(one.error) <= 0.02, one
+
+
+def test_a_skew_holds_while_pages_grow_steadily() -> None:
+    mark = Mark(1.1, 10, 50, 2)
+    assert mark.fits(30, 10**9)
+    mark.expect(100, 0.25, 1.0)  # a page in four steps
+    assert [mark.fits(step, pages) for step, pages in ((10, 101), (10, 98), (30, 105), (30, 107), (30, 103))] == [
+        *(True, False, True, False, False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("done_s", "growth_s", "steps"),
+    [
+        # The launch takes 100 and grows by 100 / 200 a step; 2 of slack.
+        ([100.0, 90.0], [0.5, 0.5], 64),  # like the mean
+        ([100.0, 90.0], [0.6, 0.1], 20),  # the last one itself outgrows it: 2 / 0.1
+        ([100.0, 90.0], [0.1, 1.3], 15),  # another one does: (10 + 2) / 0.8
+    ],
+)
+def test_a_launch_is_alike_until_a_core_outgrows_it(done_s: list[float], growth_s: list[float], steps: int) -> None:
+    assert Finish(done_s, growth_s).steps_alike(2.0, 200.0, 64) in (steps, steps - 1)
 
 
 def test_a_skew_holds_for_its_steps_and_changes_and_what_was_found_for_later_is_forgotten() -> None:
     skews, asker = Skews(), object()
-    assert skews.at(1, 0, asker) is None
+    assert skews.at(1, 0, asker, 9) is None
     skews.put(Mark(1.1, 1, 5, 2), 0)
     skews.put(Mark(1.2, 5, 9, 2), 0)  # asked ahead
-    assert [mark and mark.skew for mark in (skews.at(step, 0, asker) for step in (7, 3, 3, 5, 7))] == [
+    assert [mark and mark.skew for mark in (skews.at(step, 0, asker, 9) for step in (7, 3, 3, 5, 7))] == [
         *(1.2, 1.1, 1.1, None, None)
     ]
-    assert skews.at(4, 2, asker) is not None
-    assert skews.at(4, 3, asker) is None
-    assert skews.at(4, 2, object()) is None  # another cost model knows nothing
+    assert skews.at(4, 2, asker, 9) is not None
+    assert skews.at(4, 3, asker, 9) is None
+    assert skews.at(4, 2, object(), 9) is None  # another cost model knows nothing
 
 
 def test_a_skew_of_long_lengths_holds_for_many_steps_and_a_great_one_until_somebody_comes() -> None:
@@ -108,7 +154,10 @@ def test_a_skew_of_long_lengths_holds_for_many_steps_and_a_great_one_until_someb
     for _ in range(32):
         batch.join(100_000)
     told = StepLengths(batch, batch.skews, 1)
-    slight, great = told.remember(1, 1.001, 0.001, 100_000), told.remember(1, 1.3, 0.2, 640)
+    slight, great = (
+        told.remember(1, Found(1.001, 0.001, 64), 100_000, 800, 128),
+        told.remember(1, Found(1.3, 0.2, 64), 640, 9, 128),
+    )
     assert (slight.until, slight.changes - batch.changes) == (1 + MOST_STEPS, 8)
     assert (great.until, great.changes - batch.changes) == (6, 0)
 

@@ -13,13 +13,14 @@ As in ``kernel_walk`` shares are walked twice, for all cores and for few, and ``
 from math import ceil, floor
 
 from simulator.kernels.compute import FRACTAL
-from simulator.kernels.core_race import Course, race
+from simulator.kernels.core_race import Course, Finish, race
 from simulator.kernels.core_units import Transfer, Units
 from simulator.kernels.kernel_form import KernelForm
 from simulator.kernels.tiles import TABLE_ENTRY_BYTES
 
-#: of one sequence: columns of its first page read and behind its last, tokens not read in the first and last of them
-Row = tuple[int, int, int, int]
+#: of one sequence: columns of its first page read and behind its last, tokens not read in the first and last of them,
+#: whether a step makes it longer
+Row = tuple[int, int, int, int, bool]
 
 
 class BurstWalk:
@@ -47,22 +48,33 @@ class BurstWalk:
 
     def seconds(self, lengths: list[int]) -> float:
         """When the last core is done; ``lengths`` are in the order in which pages are dealt, each at least 1."""
+        return self.finish(lengths).seconds
+
+    def finish(self, lengths: list[int]) -> Finish:
+        """When every core is done."""
         rows = [self._row(length) for length in lengths]
-        dealt = self.heads * sum([behind - first for first, behind, _, _ in rows])
+        dealt = self.heads * sum([behind - first for first, behind, _, _, _ in rows])
         used = min(self.cores, dealt)
         return self._race(rows, dealt, used, min(max(lengths), self.page * min(self.most, ceil(self.run_pages))))
 
-    def _race(self, rows: list[Row], dealt: int, used: int, tokens: int) -> float:
+    def _race(self, rows: list[Row], dealt: int, used: int, tokens: int) -> Finish:
         """Over ``used`` cores; a burst has at most ``tokens``."""
         few = self._lone_cores(tokens, used)
         many_course = Walk(self, float(used)).over(rows, dealt, used)
         few_course = many_course if few >= used else Walk(self, few).over(rows, dealt, used)
-        return race(many_course, few_course, few)
+        return self._finish(race(many_course, few_course, few), many_course.ends)
+
+    def _finish(self, done_s: list[float], ends: list[int]) -> Finish:
+        """A token more takes its bytes' share of the bandwidth, or its part of a slice's work, at least."""
+        band_s = len(done_s) / self.form.dma.shared_bandwidth
+        byte_s = max(1.0 / self.form.dma.port_bandwidth, band_s)
+        token_s = self.parts * max(self.part_bytes * byte_s, self.slice_s / FRACTAL)
+        return Finish(done_s, [token_s * count for count in ends])
 
     def _row(self, length: int) -> Row:
         page, before = self.page, max(0, length - self.window) if self.window else 0
         behind = -(-length // page)
-        return before // page, behind, before % page, behind * page - length
+        return before // page, behind, before % page, behind * page - length, not before
 
     def _lone_cores(self, tokens: int, used: int) -> float:
         """How many may stream before a burst of ``tokens`` waits for them rather than for its own port."""
@@ -86,7 +98,7 @@ class Walk:
         self.units = self._units()
         self.stages: dict[int, tuple[float, float]] = {}
         self.first: bool = True
-        self.row: Row = (0, 0, 0, 0)
+        self.row: Row = (0, 0, 0, 0, True)
         self.course = Course()
 
     def _units(self) -> Units:
@@ -98,11 +110,11 @@ class Walk:
 
     def over(self, rows: list[Row], dealt: int, used: int) -> Course:
         """Deal ``dealt`` pages to ``used`` cores."""
-        core = place = 0
+        core = place = ends = 0
         edge = dealt // used
         for row in rows:
             self.row = row
-            start, behind = row[0], row[1]
+            start, behind, grows = row[0], row[1], row[4]
             pages = behind - start
             left, inside = self.kernel.heads * pages, 0
             while left:
@@ -111,16 +123,18 @@ class Walk:
                     count = min(pages - inside, room)
                     self._piece(start + inside, start + inside + count, 1)
                     inside = (inside + count) % pages
+                    ends += grows and inside == 0
                 else:
                     times = min(left, room) // pages
                     count = times * pages
                     self._piece(start, behind, times)
+                    ends += times * grows
                 place += count
                 left -= count
                 if place == edge:
                     self.course.add(self.units.end_s - self.units.progress_s)
-                    self.course.close(max(0.0, self.units.worked_s - self.units.end_s))
-                    self.units, self.first = self._units(), True
+                    self.course.close(max(0.0, self.units.worked_s - self.units.end_s), ends)
+                    self.units, self.first, ends = self._units(), True, 0
                     core += 1
                     edge = (core + 1) * dealt // used
         return self.course
@@ -193,7 +207,7 @@ class Walk:
 
     def _burst(self, column: int, pages: int, lines: int) -> list[Transfer]:
         """Of ``pages`` pages from ``column`` on, for which ``lines`` are read."""
-        first, behind, head_cut, tail_cut = self.row
+        first, behind, head_cut, tail_cut, _ = self.row
         tokens = pages * self.kernel.page
         if column == first:
             tokens -= head_cut

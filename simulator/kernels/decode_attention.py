@@ -77,12 +77,16 @@ class GroupAttention:
             self._asked, self._answer = asked, self.layers * self.kernel.seconds(*asked)
         return self._answer
 
-    def known_seconds(self, sequences: int, row: list[int]) -> float:
-        """``seconds`` with every length known: ``row`` are those of one step."""
+    def known(self, sequences: int, row: list[int], slack_s: float, most_steps: int) -> tuple[float, int]:
+        """``seconds`` with every length known, and for how many steps the same core is last (``PagedKernel.known``).
+
+        ``row`` are the lengths of one step.
+        """
         if self.shares is not None:
-            local_s = self.kernel.known_seconds(self.shares.longest_row(row))
-            return self.layers * (local_s + self.shares.exchange.seconds(sequences))
-        return self.layers * self.kernel.known_seconds(row)
+            local_s, steps = self.kernel.known(self.shares.longest_row(row), slack_s, most_steps)
+            return self.layers * (local_s + self.shares.exchange.seconds(sequences)), steps
+        launch_s, steps = self.kernel.known(row, slack_s, most_steps)
+        return self.layers * launch_s, steps
 
     def _shared_seconds(
         self, shares: ContextShares, sequences: int, tokens: int, pages: int, lengths: Lengths | None

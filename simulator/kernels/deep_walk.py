@@ -9,7 +9,7 @@ repetition to the next, all further ones are a multiple.
 """
 
 from simulator.kernels.burst_walk import BurstWalk, Row, Walk
-from simulator.kernels.core_race import TOGETHER
+from simulator.kernels.core_race import TOGETHER, Finish
 from simulator.kernels.core_units import SAME, Clocks, Transfer, Units
 from simulator.kernels.dma import Dma
 
@@ -24,11 +24,12 @@ FOREVER = float("inf")
 class DeepWalk(BurstWalk):
     """A kernel of more than two tile buffers, for pages in runs of ``run_pages`` on average."""
 
-    def _race(self, rows: list[Row], dealt: int, used: int, tokens: int) -> float:
+    def _race(self, rows: list[Row], dealt: int, used: int, tokens: int) -> Finish:
         del tokens
         walk = _Dealer(self, float(used))
-        walk.over(rows, dealt, used)
-        return play([_Core(orders.blocks, self.buffers) for orders in walk.cores], self.form.dma)
+        ends = walk.over(rows, dealt, used).ends
+        cores = [_Core(at, walk.cores[at].blocks, self.buffers) for at in range(used)]
+        return self._finish(play(cores, self.form.dma), ends)
 
 
 class _Dealer(Walk):
@@ -40,8 +41,7 @@ class _Dealer(Walk):
 
     def _units(self) -> Units:
         orders = _Orders(self.kernel.buffers)
-        if len(self.cores) < self.streaming:
-            self.cores.append(orders)
+        self.cores.append(orders)
         return orders
 
     def _load_s(self, size_bytes: float) -> float:
@@ -98,7 +98,8 @@ class Pace:
 class _Core:
     """One core in the midst of its transfers: ``buffers`` tiles, and as many transfers, are in flight at most."""
 
-    def __init__(self, blocks: list[Block], buffers: int) -> None:
+    def __init__(self, number: int, blocks: list[Block], buffers: int) -> None:
+        self.number: int = number
         self.blocks = blocks
         self.room: int = buffers
         self.block: int = 0
@@ -116,7 +117,7 @@ class _Core:
         self.worked: list[float] = [0.0] * buffers
 
     def copy(self) -> "_Core":
-        other = _Core(self.blocks, self.room)
+        other = _Core(self.number, self.blocks, self.room)
         other.block, other.round, other.place = self.block, self.round, self.place
         other.issued_s, other.start_s, other.end_s = self.issued_s, self.start_s, self.end_s
         other.worked_s = self.worked_s
@@ -196,10 +197,10 @@ class _Core:
         return True
 
 
-def play(cores: list[_Core], dma: Dma) -> float:
-    """Seconds until the last core has finished."""
-    now = last_s = 0.0
-    pace = Pace(dma, len(cores))
+def play(cores: list[_Core], dma: Dma) -> list[float]:
+    """Seconds until each core has finished."""
+    done_s = [0.0] * len(cores)
+    now, pace = 0.0, Pace(dma, len(cores))
     for core in cores:
         core.start(pace)
     while cores:
@@ -209,14 +210,14 @@ def play(cores: list[_Core], dma: Dma) -> float:
         finished = [core.copy() for core in cores]
         for core in finished:
             core.run(pace, FOREVER)
-        stretch_end = min([core.end_s for core in finished])
-        until = stretch_end * (1.0 + TOGETHER)
+        now = min([core.end_s for core in finished])
         ahead: list[_Core] = []
         for at, core in enumerate(cores):
-            if finished[at].end_s <= until:
-                last_s = max(last_s, finished[at].end_s, finished[at].worked_s)
+            end_s = finished[at].end_s
+            if end_s <= now * (1.0 + TOGETHER):
+                done_s[core.number] = max(end_s, finished[at].worked_s)
             else:
-                core.run(pace, stretch_end)
+                core.run(pace, now)
                 ahead.append(core)
-        now, cores = stretch_end, ahead
-    return last_s
+        cores = ahead
+    return done_s

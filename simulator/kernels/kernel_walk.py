@@ -10,11 +10,11 @@ core's own port; in between seconds are all but linear. ``core_race`` lets the c
 """
 
 from simulator.kernels.compute import FRACTAL
-from simulator.kernels.core_race import Course, race
+from simulator.kernels.core_race import Course, Finish, race
 from simulator.kernels.kernel_form import KernelForm
 
-#: of one sequence: pages read, tokens in the last one, tokens in the first one when there are several
-Row = tuple[int, int, int]
+#: of one sequence: pages read, tokens in the last one, tokens in the first one when there are several, whether it grows
+Row = tuple[int, int, int, bool]
 
 
 class CoreWalk:
@@ -40,14 +40,20 @@ class CoreWalk:
 
     def seconds(self, lengths: list[int]) -> float:
         """When the last core is done; ``lengths`` are in the order in which pages are dealt, each at least 1."""
+        return self.finish(lengths).seconds
+
+    def finish(self, lengths: list[int]) -> Finish:
+        """When every core is done."""
         page = self.page
         rows = [self._windowed(length) if self.window else _row(length, page) for length in lengths]
-        dealt = self.heads * sum([pages for pages, _, _ in rows])
+        dealt = self.heads * sum([pages for pages, _, _, _ in rows])
         used = min(self.cores, dealt)
         few = self._lone_cores(min(max(lengths), page), used)
         many_course = _Walk(self, float(used)).over(rows, dealt, used)
         few_course = many_course if few >= used else _Walk(self, few).over(rows, dealt, used)
-        return race(many_course, few_course, few)
+        # A token more takes its bytes' share of the bandwidth, or its part of a slice's work, at least.
+        token_s = self.parts * max(self.port_s, self.band_s * used, self.slice_s / self.fractal)
+        return Finish(race(many_course, few_course, few), [token_s * ends for ends in many_course.ends])
 
     def _windowed(self, length: int) -> Row:
         """A window cuts into the first page: it is as long as what is left of it."""
@@ -57,7 +63,7 @@ class CoreWalk:
         before = length - self.window
         pages = -(-length // page) - before // page
         tail, cut = length - (-(-length // page) - 1) * page, before % page
-        return (1, tail - cut, page) if pages == 1 else (pages, tail, page - cut)
+        return (1, tail - cut, page, False) if pages == 1 else (pages, tail, page - cut, False)
 
     def _lone_cores(self, tokens: int, used: int) -> float:
         """How many may stream before a tile of ``tokens`` waits for them rather than for its own port."""
@@ -67,7 +73,7 @@ class CoreWalk:
 
 def _row(length: int, page: int) -> Row:
     pages = -(-length // page)
-    return pages, length - (pages - 1) * page, page
+    return pages, length - (pages - 1) * page, page, True
 
 
 class _Walk:
@@ -91,9 +97,9 @@ class _Walk:
         kernel, full_work_s, step_s = self.kernel, self.full_work_s, self.step_s
         heads, parts, page, slice_s, fractal = kernel.heads, kernel.parts, kernel.page, kernel.slice_s, kernel.fractal
         lone_s, port_s, shared_s, band_s = kernel.lone_s, kernel.port_s, kernel.shared_s, self.band_s
-        core = place = 0
+        core = place = ends = 0
         edge = dealt // used
-        for pages, tail, head in rows:
+        for pages, tail, head, grows in rows:
             alone_s, tail_s = lone_s + tail * port_s, shared_s + tail * band_s
             tail_s = tail_s if tail_s > alone_s else alone_s
             work_s = -(-tail // fractal) * slice_s
@@ -120,16 +126,18 @@ class _Walk:
                     else:
                         self._part(head_s, rest_s + end_s)
                     inside = 0
+                    ends += grows
                     self.before_s, self.spare_s = work_s, work_s - tail_s if work_s > tail_s else 0.0
                     more = (min(left, room) - count) // pages
                     if more > 0:
                         self.course.add(more * (self._lead_s(head_s) + rest_s + end_s))
                         count += more * pages
+                        ends += more * grows
                 place += count
                 left -= count
                 if place == edge:
-                    self.course.close(self.before_s)
-                    self.first = True
+                    self.course.close(self.before_s, ends)
+                    self.first, ends = True, 0
                     core += 1
                     edge = (core + 1) * dealt // used
         return self.course
