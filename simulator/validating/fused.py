@@ -160,7 +160,7 @@ def _short_calls() -> Iterator[Check]:
     tiny = Source(FAMILY, "fused-tiny", f"{_FUSED}: mean of 8 to 64 query heads, 2 x 256 tokens")
     note = (
         "the launch is the line's intercept, 41 us at 8 KV heads, through points that the host held up too. Where it "
-        "did not, they are 33 us with one KV head, 38 with eight: a kernel spends something on each head, not modelled here"
+        "did not, they are 33 us with one KV head, 38 with eight: what a kernel spends on a head is not modelled"
     )
     for name in DEVICES:
         loop = Loop(device=preset_device(name))

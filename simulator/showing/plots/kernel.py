@@ -38,8 +38,8 @@ def kernel_costs(document: Document, words: style.Words) -> "style.Figure":
     style.panel_title(used, words("share of the peak HBM bandwidth used"))
     for index, (mode, name, colour) in enumerate(_MODES):
         micros = [1e6 * one["lookup_seconds"][mode] for one in pages]
-        (line,) = looked_up.plot(sizes, micros, color=colour, linestyle=DASHES[index], marker="o", markersize=3)
-        legend.append((words(name), line))
+        looked_up.plot(sizes, micros, color=colour, linestyle=DASHES[index], marker="o", markersize=3)
+        legend.append((words(name), style.stroke(colour, DASHES[index])))
     looked_up.set_yscale("log")
     looked_up.set_ylabel("us")
     style.panel_title(looked_up, words("time for page ids on the busiest core"))

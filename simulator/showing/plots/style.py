@@ -126,6 +126,13 @@ def patch(colour: str, *, edge: str = "none") -> Any:
     return Patch(facecolor=colour, edgecolor=edge, linewidth=0.8)
 
 
+def stroke(colour: str, dashes: Any) -> Any:
+    """A line for a legend, thin and without a mark on it, so that its dashes can be told."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=colour, linestyle=dashes, linewidth=1.0)
+
+
 def panel_title(axes: "Axes", text: str, aside: str = "") -> None:
     """A small heading over one panel, with a remark at its right end."""
     # With a height of its own a title is not moved about, which takes as long as drawing the panel.
