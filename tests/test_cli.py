@@ -283,9 +283,10 @@ def test_schema_is_json(simulate: Run) -> None:
     assert json.loads(out)["title"] == "ascend-kv-sim scenario"
 
 
-def test_ctrl_c_keeps_what_was_simulated(scenario: Path) -> None:
+def test_ctrl_c_keeps_what_was_simulated(scenario: Path, tmp_path: Path) -> None:
     endless = ["--set", "workload.requests=2000000", "--set", "workload.arrivals.rate=1/s", "--format", "json"]
     command = [sys.executable, "-c", "import cli; cli.main()", str(scenario), *endless, "--allocator", "paged"]
+    command += ["--out", str(tmp_path / "out")]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(3)
     process.send_signal(signal.SIGINT)

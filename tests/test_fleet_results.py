@@ -131,7 +131,18 @@ def test_size_answers_for_each_instance_and_counts_all_devices(
 ) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(text(2, "least_loaded"))
-    words = ("size", str(path), "--target-oom", "0.3", "--max-replications", "4", "--jobs", "1", "--quiet")
+    words = (
+        "size",
+        str(path),
+        "--target-oom",
+        "0.3",
+        "--max-replications",
+        "4",
+        "--jobs",
+        "1",
+        "--quiet",
+        "--no-report",
+    )
     words += ("--set", "workload.requests=60")  # what is asked for is the form of the answer
     code, found = answer(capsys, *words)
     assert code == 0 and found["recommended"]["devices"] == found["replicas"] == 2
@@ -151,7 +162,7 @@ def test_solve_finds_the_number_of_instances(tmp_path: Path, capsys: pytest.Capt
         "--max-replications",
         "8",
     )
-    code, found = answer(capsys, *words, "--jobs", "1", "--quiet")
+    code, found = answer(capsys, *words, "--jobs", "1", "--quiet", "--no-report")
     assert code == 0 and 1 < found["value"] <= 6
 
 

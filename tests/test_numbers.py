@@ -184,7 +184,7 @@ cli.main(sys.argv[2:])
     "words",
     [
         ("run", "s.yaml", "-q", "--no-report", "--format", "json"),
-        ("compare", "s.yaml", "-q", "--replications", "3", "--format", "json", "--jobs", "1"),
+        ("compare", "s.yaml", "-q", "--no-report", "--replications", "3", "--format", "json", "--jobs", "1"),
     ],
     ids=["run", "compare"],
 )
