@@ -306,7 +306,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("mutation.jsonl"), help="journal; goes on where it stopped")
     parser.add_argument("--module", action="append", help="only this module of the package; repeatable")
     parser.add_argument("--tests", default=TESTS, help="names of files of tests, in one word with spaces")
-    parser.add_argument("--budget-s", type=float, default=20.0, help="seconds of tests for one mutant")
+    parser.add_argument("--budget-s", type=float, default=40.0, help="seconds of tests for one mutant")
     parser.add_argument("--again", action="store_true", help="try again those that were not killed")
     parser.add_argument("--sample", type=int, help="about so many, of each module its share")
     parser.add_argument("--salt", default="", help="any text: another one draws another sample")

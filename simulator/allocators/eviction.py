@@ -178,7 +178,8 @@ class LeafOrder(EvictionOrder):
         self.policy = policy
         self._times = itertools.count()
         self._cached: set[int] = set()
-        self._heap: list[tuple[int, int, int, int]] = []
+        # ranks, each followed by the time of last use and the page
+        self._heap: list[tuple[int, ...]] = []
         self._filled = array("q")
         self._last_use = array("q")
         self._uses = array("i")
@@ -265,16 +266,15 @@ class LeafOrder(EvictionOrder):
         return parent if parent >= 0 and self._filled[parent] == self._parent_filled[page] else -1
 
     def _push(self, page: int) -> None:
-        first, second = self._rank(page)
-        heapq.heappush(self._heap, (first, second, self._last_use[page], page))
+        heapq.heappush(self._heap, (*self._rank(page), self._last_use[page], page))
 
-    def _rank(self, page: int) -> tuple[int, int]:
+    def _rank(self, page: int) -> tuple[int, ...]:
         last_use, filled = self._last_use[page], self._filled[page]
         ranks = {
             "lfu": (self._uses[page], last_use),
-            "fifo": (0, filled),
-            "mru": (0, -last_use),
-            "filo": (0, -filled),
+            "fifo": (filled,),
+            "mru": (-last_use,),
+            "filo": (-filled,),
             "priority": (-self._priority[page], last_use),
         }
         return ranks[self.policy]
