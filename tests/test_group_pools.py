@@ -31,6 +31,11 @@ def test_window_pools_are_as_large_as_the_windows_of_all_seats() -> None:
     assert window_pool_pages(512, page_tokens=128, sequences=4, next_tokens=1) + 1 == 25
 
 
+def test_groups_of_several_tables_have_no_pools_of_their_own() -> None:
+    with pytest.raises(AssertionError):
+        own_pages(4, (PageGroup(FULL_BYTES), PageGroup(WINDOW_BYTES, copies=2)))
+
+
 def test_a_prompt_takes_window_pages_only_for_its_last_window() -> None:
     allocator = build(10, 10)
     holding = allocator.admit(life(17), 17)
@@ -224,6 +229,7 @@ class World:
         assert self.allocator.free_and_largest_bytes() == (free, self.largest())
         occupancy = self.allocator.occupancy()
         assert (occupancy.free_bytes, occupancy.largest_free_bytes) == (free, self.largest())
+        assert occupancy.cached_bytes == 0
         assert occupancy.allocated_bytes + occupancy.free_bytes + occupancy.unusable_bytes == occupancy.capacity_bytes
         assert self.allocator.free_rows() == min(self.left())
         for sequences, tokens in ((1, self.page_tokens), (2, self.page_tokens + 1), (3, 1)):

@@ -6,6 +6,8 @@ import pytest
 from cow_world import Sequence
 
 from simulator.allocators.base import Life
+from simulator.allocators.bulk import page_array
+from simulator.allocators.eviction import LeafOrder
 from simulator.allocators.host_pool import HostPool
 from simulator.allocators.paged import PagedAllocator, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
@@ -59,3 +61,18 @@ def test_who_comes_back_with_room_for_the_next_token_asks_for_nothing(
     # the window of two tokens sees the first page until its last token is two back
     assert holding.capacity_tokens == before == (8 if layout is PLAIN else 5)
     assert allocator.totals.pages_taken == taken + 2
+
+
+def test_a_page_given_to_somebody_else_is_no_parent_of_what_was_built_on_it_before() -> None:
+    """A window lets go of page 0 while page 1, which follows it, is still read; page 0 is then filled anew."""
+    order = LeafOrder("filo")
+    order.cover(2)
+    order.built(0, on=-1, priority=0)
+    order.built(1, on=0, priority=0)
+    order.extend(page_array([0]))
+    assert order.take(1).tolist() == [0]
+    order.built(0, on=-1, priority=0)
+    order.extend(page_array([1]))
+    order.extend(page_array([0]))
+    # the page filled last goes first, and nothing of its content lies on it
+    assert order.take(2).tolist() == [0, 1]
