@@ -412,6 +412,15 @@ def test_a_table_that_lost_its_last_page_is_noticed_at_the_next_operation() -> N
         allocator.grow(holding, 10)
 
 
+def test_two_tables_in_step_that_lost_their_last_row_are_too_short() -> None:
+    layout = PageLayout(4, 20, (PageGroup(10, copies=2),))
+    allocator = VerifyingAllocator(PagedAllocator(layout, max_pages=16), every=10**6)
+    holding = started(allocator, 1, 9)
+    del holding.tables[0][-2:]
+    with pytest.raises(VerificationError, match="request 1 has no page for its position 8, which has been written"):
+        allocator.grow(holding, 10)
+
+
 def test_a_window_page_given_back_too_early_is_noticed() -> None:
     windows = PageLayout(4, 40, (PageGroup(10, 1, 9),))
     allocator = VerifyingAllocator(PagedAllocator(windows, max_pages=16), every=10**6)

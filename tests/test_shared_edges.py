@@ -76,3 +76,12 @@ def test_a_page_given_to_somebody_else_is_no_parent_of_what_was_built_on_it_befo
     order.extend(page_array([0]))
     # the page filled last goes first, and nothing of its content lies on it
     assert order.take(2).tolist() == [0, 1]
+
+
+def test_the_end_of_a_step_moves_nothing_and_is_due_only_while_hits_wait_to_be_computed() -> None:
+    for profile, waits in (("generic", False), ("vllm-0.6", True)):
+        allocator = PagedCowAllocator(PLAIN, max_pages=8, rules=RULES[profile])  # type: ignore[index]
+        assert allocator.admit(Sequence(1, 9, 2), 9) is not None
+        assert allocator.maintenance_due_ns(7) == (7 if waits else None)
+        assert allocator.maintain(7, []) is False
+        assert allocator.maintenance_due_ns(8) is None
