@@ -128,11 +128,12 @@ class World:
     def __init__(self, draw: random.Random) -> None:
         self.width, self.page_tokens = draw.choice([1, 3, 5, 12]), draw.choice([1, 2, 4])
         self.sizes = draw.randint(4, 24), draw.randint(2, 16)
+        self.null = draw.random() < 0.5
         self.allocator = build(
             *self.sizes,
             width=self.width,
             page_tokens=self.page_tokens,
-            null_page=draw.random() < 0.5,
+            null_page=self.null,
             reverse_release=draw.random() < 0.5,
             free_order=draw.choice(["fifo", "lifo"]),
         )
@@ -229,7 +230,7 @@ class World:
         assert self.allocator.free_and_largest_bytes() == (free, self.largest())
         occupancy = self.allocator.occupancy()
         assert (occupancy.free_bytes, occupancy.largest_free_bytes) == (free, self.largest())
-        assert occupancy.cached_bytes == 0
+        assert (occupancy.cached_bytes, occupancy.unusable_bytes) == (0, self.bytes_of(1, 1) if self.null else 0)
         assert occupancy.allocated_bytes + occupancy.free_bytes + occupancy.unusable_bytes == occupancy.capacity_bytes
         assert self.allocator.free_rows() == min(self.left())
         for sequences, tokens in ((1, self.page_tokens), (2, self.page_tokens + 1), (3, 1)):
