@@ -8,7 +8,7 @@ from cow_world import Sequence
 from simulator.allocators.base import Leak, Life
 from simulator.allocators.faults import FaultyAllocator, Injected
 from simulator.allocators.forwarding import innermost
-from simulator.allocators.paged import PagedAllocator, PagedHolding, plain_layout
+from simulator.allocators.paged import PagedAllocator, PagedHolding, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.config import FaultKind
 
@@ -63,3 +63,22 @@ def test_a_stale_entry_goes_to_the_next_sequence_that_did_not_get_the_page_anywa
     assert allocator.injected == [Injected("stale_page_table", 5, 2)]
     last = allocator.admit(Life(6, 4, 1, 4), 4)
     assert isinstance(last, PagedHolding) and last.tables[0] == [6] and len(allocator.injected) == 1
+
+
+@pytest.mark.parametrize("page_bytes", [40, 50])
+def test_what_a_window_has_dropped_and_what_is_padded_is_lost_with_its_sequence_and_not_with_others(
+    page_bytes: int,
+) -> None:
+    """Rows of four tokens: 40 bytes in full attention, 20 in a window of four, each in a page of ``page_bytes``."""
+    layout = PageLayout(4, page_bytes, (PageGroup(10), PageGroup(5, window_tokens=4)))
+    allocator = FaultyAllocator(PagedAllocator(layout, max_pages=20), "missed_end_of_sequence", every=2)
+    ones = [allocator.admit(Life(number, 7, 5, 11), 7) for number in range(3)]
+    for one in ones:
+        # token 8 sees tokens 5 to 8: the first row of the window is given back, a third row is taken
+        assert isinstance(one, PagedHolding) and allocator.grow(one, 9) and one.dropped == [0, 1]
+    for one in ones[:2]:
+        assert one is not None
+        allocator.release(one)
+    # three pages and two; a token past the end, over both groups; padding of all five pages
+    padding = 3 * (page_bytes - 40) + 2 * (page_bytes - 20)
+    assert allocator.leak() == Leak(allocated_bytes=5 * page_bytes, discount_bytes=20, tail_bytes=15 + padding)
