@@ -14,7 +14,7 @@ from math import ceil, floor
 
 from simulator.kernels.compute import FRACTAL
 from simulator.kernels.core_race import Course, Finish, race
-from simulator.kernels.core_units import Transfer, Units
+from simulator.kernels.core_units import Units
 from simulator.kernels.kernel_form import KernelForm
 from simulator.kernels.tiles import TABLE_ENTRY_BYTES
 
@@ -44,7 +44,13 @@ class BurstWalk:
         self.heads: int = plan.steps_per_group
         self.page: int = plan.page_tokens
         self.part_bytes: float = form.step_token_bytes * plan.reload / plan.parts
-        self.lone_s: float = max(dma.issue_s, dma.latency_s / dma.depth)
+        self.fractal: int = FRACTAL
+        self.latency_s: float = dma.latency_s / dma.depth
+        self.startup_s: float = dma.startup_s / dma.depth
+        self.port: float = dma.port_bandwidth
+        self.bandwidth: float = dma.shared_bandwidth
+        self.lone_s: float = max(dma.issue_s, self.latency_s)
+        self.known_bursts: dict[int, list[int]] = {}
 
     def seconds(self, lengths: list[int]) -> float:
         """When the last core is done; ``lengths`` are in the order in which pages are dealt, each at least 1."""
@@ -84,8 +90,11 @@ class BurstWalk:
 
     def bursts(self, pages: int) -> list[int]:
         """Pages of the bursts of a run, or of a part of one."""
-        whole, rest = divmod(pages, self.most)
-        return [self.most] * whole + ([rest] if rest else [])
+        found = self.known_bursts.get(pages)
+        if found is None:
+            whole, rest = divmod(pages, self.most)
+            found = self.known_bursts[pages] = [self.most] * whole + ([rest] if rest else [])
+        return found
 
 
 class Walk:
@@ -96,7 +105,6 @@ class Walk:
         self.kernel, self.form, self.streaming = kernel, form, streaming
         self.query_s: float = self._load_s(form.query_bytes)
         self.units = self._units()
-        self.stages: dict[int, tuple[float, float]] = {}
         self.first: bool = True
         self.row: Row = (0, 0, 0, 0, True)
         self.course = Course()
@@ -106,7 +114,12 @@ class Walk:
         return Units(self.kernel.buffers)
 
     def _load_s(self, size_bytes: float) -> float:
-        return self.form.dma.seconds(size_bytes, self.streaming)
+        """``Dma.seconds`` at this number of streaming cores."""
+        kernel = self.kernel
+        alone_s = kernel.latency_s + size_bytes / kernel.port
+        shared_s = kernel.startup_s + size_bytes * self.streaming / kernel.bandwidth
+        longer_s = shared_s if shared_s > alone_s else alone_s
+        return longer_s if longer_s > kernel.issue_s else kernel.issue_s
 
     def over(self, rows: list[Row], dealt: int, used: int) -> Course:
         """Deal ``dealt`` pages to ``used`` cores."""
@@ -173,8 +186,7 @@ class Walk:
             lines = self._lines_begun(first, first + pages)
             if opens and first % self.kernel.line_entries:
                 lines += 1
-            for transfer in self._burst(first, pages, lines):
-                self.units.tile(transfer)
+            self._burst(first, pages, lines)
             first, opens = first + pages, False
 
     def _runs(self, first: int, behind: int, runs: int) -> None:
@@ -194,34 +206,30 @@ class Walk:
 
     def _alike(self, pages: int, count: int, lines: float) -> None:
         """``count`` runs of ``pages`` whole pages, each page with its share of ``lines`` that are read."""
-        units, page = self.units, self.kernel.page
-        unit: list[Transfer] = []
-        for burst in self.kernel.bursts(pages):
-            unit += self._transfers(burst, burst * page, burst * lines)
+        units, page, bursts = self.units, self.kernel.page, self.kernel.bursts(pages)
         for done in range(1, count + 1):
             before = units.clocks()
-            for transfer in unit:
-                units.tile(transfer)
+            for burst in bursts:
+                self._load(burst, burst * page, burst * lines)
             if done < count and units.go_on(before, count - done):
                 return
 
-    def _burst(self, column: int, pages: int, lines: int) -> list[Transfer]:
-        """Of ``pages`` pages from ``column`` on, for which ``lines`` are read."""
+    def _burst(self, column: int, pages: int, lines: int) -> None:
+        """``pages`` pages from ``column`` on, for which ``lines`` are read."""
         first, behind, head_cut, tail_cut, _ = self.row
         tokens = pages * self.kernel.page
         if column == first:
             tokens -= head_cut
         if column + pages == behind:
             tokens -= tail_cut
-        return self._transfers(pages, tokens, float(lines))
+        self._load(pages, tokens, float(lines))
 
-    def _transfers(self, pages: int, tokens: int, lines: float) -> list[Transfer]:
-        kernel = self.kernel
-        stages = self.stages.get(tokens)
-        if stages is None:
-            load_s = self._load_s(tokens * kernel.part_bytes)
-            stages = self.stages[tokens] = load_s, -(-tokens // FRACTAL) * kernel.slice_s
-        load_s, work_s = stages
+    def _load(self, pages: int, tokens: int, lines: float) -> None:
+        """The tiles of one burst."""
+        kernel, units = self.kernel, self.units
+        load_s = self._load_s(tokens * kernel.part_bytes)
+        work_s = -(-tokens // kernel.fractal) * kernel.slice_s
         before_s = kernel.issue_s + pages * kernel.lookup_s
-        first = (before_s + lines * kernel.cold_s, load_s, work_s)
-        return [first] + [(before_s, load_s, work_s)] * (kernel.parts - 1)
+        units.tile(before_s + lines * kernel.cold_s, load_s, work_s)
+        for _ in range(1, kernel.parts):
+            units.tile(before_s, load_s, work_s)

@@ -6,8 +6,6 @@ work on a tile frees its buffer. Each time follows from those of the transfers b
 
 from typing import Final
 
-#: seconds of look-ups and issue, seconds to load, seconds of work on it
-Transfer = tuple[float, float, float]
 #: seconds at which the units of a core are
 Clocks = tuple[float, float, float, float, float, float]
 
@@ -29,10 +27,14 @@ class Units:
 
     def _take(self, before_s: float) -> float:
         """Issue one transfer, which the queue has room for when it has taken the one before the last."""
-        self.issued_s = max(self.issued_s + before_s, self.taken_before_s)
-        self.taken_before_s = self.taken_s
-        self.taken_s = max(self.issued_s, self.end_s)
-        return self.taken_s
+        issued_s, room_s = self.issued_s + before_s, self.taken_before_s
+        if issued_s < room_s:
+            issued_s = room_s
+        self.issued_s, self.taken_before_s = issued_s, self.taken_s
+        end_s = self.end_s
+        taken_s = issued_s if issued_s > end_s else end_s
+        self.taken_s = taken_s
+        return taken_s
 
     @property
     def progress_s(self) -> float:
@@ -48,15 +50,17 @@ class Units:
         if waits or self.serial:
             self.issued_s = self.end_s
 
-    def tile(self, transfer: Transfer) -> None:
-        """One tile; it needs a buffer."""
-        before_s, load_s, work_s = transfer
-        free_s = self.worked_s if self.serial else self.worked_before_s
-        self.end_s = max(self._take(before_s), free_s) + load_s
-        self.worked_before_s = self.worked_s
-        self.worked_s = max(self.end_s, self.worked_s) + work_s
+    def tile(self, before_s: float, load_s: float, work_s: float) -> None:
+        """One tile: look-ups and issue, its load, for which it needs a buffer, and the work on it."""
+        worked_s = self.worked_s
+        free_s = worked_s if self.serial else self.worked_before_s
+        taken_s = self._take(before_s)
+        end_s = (taken_s if taken_s > free_s else free_s) + load_s
+        self.end_s, self.worked_before_s = end_s, worked_s
+        worked_s = (end_s if end_s > worked_s else worked_s) + work_s
+        self.worked_s = worked_s
         if self.serial:
-            self.issued_s = self.worked_s
+            self.issued_s = worked_s
 
     def clocks(self) -> Clocks:
         """Where all of them stand, the queue's end first."""

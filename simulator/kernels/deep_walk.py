@@ -10,7 +10,7 @@ repetition to the next, all further ones are a multiple.
 
 from simulator.kernels.burst_walk import BurstWalk, Row, Walk
 from simulator.kernels.core_race import TOGETHER, Finish
-from simulator.kernels.core_units import SAME, Clocks, Transfer, Units
+from simulator.kernels.core_units import SAME, Clocks, Units
 from simulator.kernels.dma import Dma
 
 #: seconds of look-ups and issue, bytes, seconds of work, whether it is a tile, whether the scalar unit waits for it
@@ -59,9 +59,8 @@ class _Orders(Units):
     def fetch(self, before_s: float, load_s: float, waits: bool) -> None:
         self.blocks.append(([(before_s, load_s, 0.0, False, waits)], 1))
 
-    def tile(self, transfer: Transfer) -> None:
-        before_s, size, work_s = transfer
-        self.blocks.append(([(before_s, size, work_s, True, False)], 1))
+    def tile(self, before_s: float, load_s: float, work_s: float) -> None:
+        self.blocks.append(([(before_s, load_s, work_s, True, False)], 1))
 
     def clocks(self) -> Clocks:
         """How many blocks there are."""
