@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from cow_world import Sequence
 
-from simulator.allocators.base import Life
+from simulator.allocators.base import Life, Shortfall
 from simulator.allocators.bulk import page_array
 from simulator.allocators.eviction import LeafOrder
 from simulator.allocators.host_pool import HostPool
@@ -85,3 +85,19 @@ def test_the_end_of_a_step_moves_nothing_and_is_due_only_while_hits_wait_to_be_c
         assert allocator.maintenance_due_ns(7) == (7 if waits else None)
         assert allocator.maintain(7, []) is False
         assert allocator.maintenance_due_ns(8) is None
+
+
+@pytest.mark.parametrize(("pages", "admitted"), [(7, True), (6, False)])
+def test_room_for_the_whole_prompt_is_reckoned_behind_the_hit(pages: int, admitted: bool) -> None:
+    """Of forty tokens twenty are hit. The window sees one page of these; the other twenty take at most
+    ceil((1 + 20) / 4) + 1 = 7 rows at once, of which that page is one, and it is taken out of the cache."""
+    allocator = PagedCowAllocator(WINDOW, max_pages=pages)
+    first = allocator.admit(Sequence(1, 20, 1, prefix=([3], [20]), computed_tokens=20), 20)
+    assert first is not None
+    allocator.release(first)
+    second = allocator.admit(Sequence(2, 40, 1, prefix=([3], [20])), 24, whole_tokens=40)
+    assert (second is not None) == admitted
+    if second is not None:
+        assert second.hit_tokens == 20
+    else:
+        assert allocator.shortfall == Shortfall("capacity", 7 * 40, 6 * 40, 6 * 40)
