@@ -2,7 +2,7 @@
 
 How far: up to three requests, pools of at most 4 pages (8 granules where ranges are contiguous). Every state that
 exists is visited, whatever the number of operations; of shared pages, where one request may be forked once, only states
-within four operations, and all of them with ``-m long``.
+within four operations; with ``-m long`` all of them, or where requests are preempted those within eight.
 """
 
 from collections.abc import Hashable
@@ -322,7 +322,11 @@ def test_every_sequence_of_four_operations_on_shared_pages(on_oom: OnOom, rules:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("on_oom", POLICIES)
+@pytest.mark.parametrize(
+    ("on_oom", "depth"), [("fail", FOREVER), ("wait", FOREVER), *((one, 8) for one in POLICIES[2:])]
+)
 @pytest.mark.parametrize("rules", RULE_NAMES)
-def test_every_state_of_shared_pages(on_oom: OnOom, rules: str) -> None:
-    assert shared(on_oom, rules, FOREVER) > 1000
+def test_every_state_of_shared_pages_or_every_sequence_of_eight_operations(
+    on_oom: OnOom, depth: int, rules: str
+) -> None:
+    assert shared(on_oom, rules, depth) > 1000
