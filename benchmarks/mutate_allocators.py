@@ -53,6 +53,7 @@ class Runner:
         self._budget_s = budget_s
         self._sound: dict[str, bool] = {}
         self._functions: dict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
+        gc.unfreeze()  # what a run has set aside is looked at, too
         for one in gc.get_objects():
             if isinstance(one, types.FunctionType) and one.__code__.co_filename.startswith(str(PACKAGE)):
                 code = one.__code__
