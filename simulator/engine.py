@@ -23,7 +23,7 @@ from simulator.serving.clock import on_clock
 from simulator.serving.leap import Leap
 from simulator.serving.ledger import Counts, Ledger
 from simulator.serving.members import Members
-from simulator.serving.recorder import Recorder
+from simulator.serving.recorder import Recorder, first_interval_ns
 from simulator.serving.schedulers import SCHEDULERS
 from simulator.serving.sequence import DONE
 from simulator.traffic.requests import Requests
@@ -91,7 +91,7 @@ class Engine:
         self._priority = EventPriority(_AFTER_ARRIVALS + place)
         self.env = self._supply.env
         self.ledger = self._supply.ledger if supply is None else Ledger.beside(supply.ledger)
-        self.recorder = Recorder(allocator)
+        self.recorder = Recorder(allocator, interval_ns=first_interval_ns(self._known_ns()))
         self.batch = DecodeBatch(allocator.tile_tokens if allocator.max_pages else 0, window_tokens)
         self.scheduler: Scheduler = SCHEDULERS[engine.scheduler](
             engine,
@@ -262,6 +262,13 @@ class Engine:
             scheduler = self.scheduler
             self.recorder.queues = (len(scheduler.running), scheduler.requeued, len(scheduler.swapped))
             self.recorder.sample(until, tokens)
+
+    def _known_ns(self) -> int:
+        """How long the run will last at least, unless it comes to a standstill: arrivals of users are not known."""
+        if self.requests.closed is not None or not len(self.requests):
+            return 0
+        last_ns = int(self.requests.arrival_ns[-1])
+        return last_ns if self.horizon_ns is None else min(last_ns, self.horizon_ns)
 
     # ---- waiting and stopping
 

@@ -175,7 +175,7 @@ class PagedAllocator(HostSwap):
             super().grow_each(holdings)
             return
         # One page each, what decoding asks for all the time: one visit to the pool, no bookkeeping a page.
-        page_tokens, bytes_per_token = self.layout.page_tokens, self.bytes_per_token
+        page_tokens, beyond_tokens = self.layout.page_tokens, 0
         pages = self._take(len(holdings))
         for at, holding in enumerate(holdings):
             assert isinstance(holding, PagedHolding)
@@ -186,7 +186,8 @@ class PagedAllocator(HostSwap):
             holding.held_tokens = holding.capacity_tokens = held_tokens
             beyond = held_tokens - holding.final_tokens
             if beyond > 0:
-                self.tail_bytes += min(beyond, page_tokens) * bytes_per_token
+                beyond_tokens += min(beyond, page_tokens)
+        self.tail_bytes += beyond_tokens * self.bytes_per_token
 
     def release(self, holding: Holding) -> None:
         assert isinstance(holding, PagedHolding)

@@ -2,9 +2,9 @@
 
 Every decoding sequence gains one token a step, so its length is ``offset + step`` where ``step`` counts the decode
 steps of the whole run. What can happen to a sequence while it decodes is known when it joins: the step at
-which it outgrows what it holds (``due``), and the step after which it has its last output (``finish``). Both
-live in calendars keyed by step; nothing touches a sequence in between. Leaving is lazy: a calendar entry counts only
-while the sequence's own ``due_step`` / ``finish_step`` still says so.
+which it outgrows what it holds (see ``due_calendar``), and the step after which it has its last output (``finish``).
+Nothing touches a sequence in between. Leaving is lazy where a calendar is keyed by step: an entry counts only while the
+sequence's own ``finish_step`` still says so.
 """
 
 import heapq
@@ -16,16 +16,12 @@ import numpy.typing as npt
 
 from simulator.kernels.batch_lengths import Skews, StepLengths
 from simulator.kernels.step_load import Lengths
+from simulator.serving.due_calendar import DueCalendar
 from simulator.serving.sequence import DECODE, PAUSED, Sequence
 from simulator.serving.windows import Windows
 
 #: tokens per tile when a kernel walks a contiguous range (what ATB and vllm-ascend use for a page)
 TILE_TOKENS = 128
-
-#: who is due in a step in which nobody is; never changed
-_NOBODY: list[Sequence] = []
-#: entries at the front of a queue that are worth sweeping out
-_SWEPT = 1024
 
 
 class Stretch(NamedTuple):
@@ -45,8 +41,6 @@ class DecodeBatch:
     """
 
     __slots__ = (
-        "_due",
-        "_event_heap",
         "_finish",
         "_finish_heap",
         "_members",
@@ -54,10 +48,9 @@ class DecodeBatch:
         "_offset_sum",
         "_page_tokens",
         "_pages",
-        "_regular",
-        "_regular_head",
         "_skews",
         "_windows",
+        "calendar",
         "changes",
         "size",
         "step",
@@ -74,11 +67,8 @@ class DecodeBatch:
         self._offset_sum = 0
         self._members: dict[Sequence, None] = {}
         self._offset_row: npt.NDArray[np.int64] | None = None
-        self._due: dict[int, list[Sequence]] = {}
-        self._event_heap: list[int] = []
-        # what page by page growth adds to the heap comes in ascending order, so it queues up beside it
-        self._regular: list[int] = []
-        self._regular_head = 0
+        #: when who needs the allocator
+        self.calendar = DueCalendar(page_tokens)
         self._finish: dict[int, list[Sequence]] = {}
         self._finish_heap: list[int] = []
         self._windows = None if window_tokens is None else Windows(window_tokens)
@@ -99,7 +89,7 @@ class DecodeBatch:
         self.changes += 1
         windows = self._windows
         if windows is not None and length < windows.tokens:
-            heapq.heappush(self._event_heap, windows.enter(sequence))
+            self.calendar.put_event(windows.enter(sequence))
         sequence.finish_step = step + sequence.output_tokens - sequence.generated_tokens
         bucket = self._finish.get(sequence.finish_step)
         if bucket is None:
@@ -123,13 +113,14 @@ class DecodeBatch:
             self._windows.leave(sequence)
         sequence.generated_tokens += self.step - sequence.join_step
         sequence.computed_tokens = length
-        sequence.due_step = sequence.finish_step = -1
+        self.calendar.remove(sequence)
+        sequence.finish_step = -1
         sequence.state = PAUSED
         return length
 
     def refresh(self, sequences: Iterable[Sequence]) -> None:
         """What ``sequences`` hold has changed: update their page counts, and note when each is due again."""
-        page_tokens, calendar, now = self._page_tokens, self._due, self.step
+        page_tokens, calendar, now = self._page_tokens, self.calendar, self.step
         for sequence in sequences:
             holding = sequence.holding
             assert holding is not None
@@ -138,18 +129,13 @@ class DecodeBatch:
                 self._pages += entries - sequence.pages
                 sequence.pages = entries
             # A prompt may already be longer than what a window layer needs no call for: then the next step is due.
-            step = holding.capacity_tokens + 1 - sequence.offset
-            if step <= now:
-                step = now + 1
-            sequence.due_step = step
-            if step > sequence.finish_step:
-                continue
-            bucket = calendar.get(step)
-            if bucket is None:
-                calendar[step] = [sequence]
-                heapq.heappush(self._event_heap, step)
-            else:
-                bucket.append(sequence)
+            calendar.put(sequence, max(holding.capacity_tokens + 1 - sequence.offset, now + 1), now)
+
+    def have_taken_pages(self, sequences: list[Sequence]) -> None:
+        """``sequences`` were due and have each taken one page."""
+        for sequence in sequences:
+            sequence.pages += 1
+        self._pages += len(sequences)
 
     # ---- asking
 
@@ -186,7 +172,7 @@ class DecodeBatch:
 
     def stretch(self, step: int, count: int, taken: list[int] | None = None) -> Stretch:
         """The sums of the ``count`` steps that follow ``step``. In each as many pages are taken as ``taken`` says;
-        without it none is, and none of the steps is beyond ``quiet_until``."""
+        without it none is, and none of the steps is beyond the calendar's ``quiet_until``."""
         later = np.arange(count, dtype=np.int64)
         contexts = self.context_tokens(step + 1) + self.size * later
         inside = 0 if self._windows is None else self._windows.inside
@@ -207,76 +193,6 @@ class DecodeBatch:
         done = self.step - sequence.join_step if sequence.state is DECODE else 0
         return sequence.generated_tokens + done
 
-    def due_at_most(self, step: int) -> int:
-        """An upper bound of how many sequences need their allocator in ``step``."""
-        bucket = self._due.get(step)
-        return len(bucket) if bucket is not None else 0
-
-    def take_due(self, step: int) -> list[Sequence]:
-        """Sequences that need their allocator in ``step``, in the order of admission."""
-        bucket = self._due.pop(step, None)
-        if bucket is None:
-            return []
-        due = []
-        for sequence in bucket:
-            if sequence.due_step == step and sequence.state is DECODE:
-                sequence.due_step = -1
-                due.append(sequence)
-        _sort_by_admission(due)
-        return due
-
-    def due_after(self, step: int, count: int) -> list[list[Sequence]]:
-        """For each of the ``count`` steps after ``step``: who needs its allocator then, in the order of admission. They
-        stay due."""
-        calendar = self._due
-        due: list[list[Sequence]] = []
-        for then in range(step + 1, step + 1 + count):
-            bucket = calendar.get(then)
-            if bucket is None:
-                due.append(_NOBODY)
-                continue
-            for sequence in bucket:
-                if sequence.due_step != then:  # it has left the batch
-                    bucket = [one for one in bucket if one.due_step == then]
-                    calendar[then] = bucket
-                    break
-            _sort_by_admission(bucket)
-            due.append(bucket)
-        return due
-
-    def have_taken_pages(self, step: int, due: list[list[Sequence]]) -> None:
-        """In ``step`` and those after it ``due`` have each taken one page."""
-        calendar, regular, page_tokens = self._due, self._regular, self._page_tokens
-        for then, some in enumerate(due, step):
-            if not some:
-                continue
-            again = then + page_tokens
-            stay = 0
-            for sequence in some:
-                sequence.pages += 1
-                sequence.due_step = again
-                if again <= sequence.finish_step:
-                    stay += 1
-            self._pages += len(some)
-            del calendar[then]
-            if stay < len(some):
-                some = [sequence for sequence in some if again <= sequence.finish_step]
-            if not some:
-                continue
-            bucket = calendar.get(again)
-            if bucket is None:
-                calendar[again] = some
-                regular.append(again)
-            else:
-                bucket.extend(some)
-
-    def put_back_due(self, step: int, sequences: list[Sequence]) -> None:
-        """Undo ``take_due`` for sequences that were not served."""
-        for sequence in sequences:
-            sequence.due_step = step
-        self._due.setdefault(step, []).extend(sequences)
-        heapq.heappush(self._event_heap, step)
-
     def next_finish(self) -> int:
         """The first step after which a sequence is complete (the batch must not be empty)."""
         heap = self._finish_heap
@@ -287,21 +203,6 @@ class DecodeBatch:
                 return step
             del self._finish[step]
             heapq.heappop(heap)
-
-    def quiet_until(self, step: int) -> int:
-        """The last step, ``step`` or later, up to which no sequence needs its allocator or leaves its window."""
-        heap = self._event_heap
-        while heap and heap[0] <= step:
-            heapq.heappop(heap)
-        until = heap[0] - 1 if heap else 1 << 62
-        regular, head = self._regular, self._regular_head
-        while head < len(regular) and regular[head] <= step:
-            head += 1
-        if head > _SWEPT:
-            del regular[:head]
-            head = 0
-        self._regular_head = head
-        return min(until, regular[head] - 1) if head < len(regular) else until
 
     # ---- time
 

@@ -49,7 +49,7 @@ class Growing(Roster):
 
     def _continue_running(self, budget: int, now: int) -> int:
         """Give every running sequence its tokens of this step; returns what is left of the budget."""
-        due = self.batch.due_at_most(self.batch.step + 1)
+        due = self.batch.calendar.at_most(self.batch.step + 1)
         if self._walk or self.stalled or self._prefill_amid_decodes() or self.append_reserve.near(due):
             return self._walk_running(budget, now)
         self.grow_due(self.batch.step + 1, now)
@@ -64,7 +64,7 @@ class Growing(Roster):
 
     def grow_due(self, step: int, now: int) -> None:
         """Serve the decoding sequences that outgrow their memory in ``step``, in the order of admission."""
-        due = self.batch.take_due(step)
+        due = self.batch.calendar.due(step)
         if due and self._sure_to_grow(due):
             self._grow_surely(due, step)
             return
@@ -75,13 +75,12 @@ class Growing(Roster):
     def grow_due_in_leap(self, step: int) -> int | None:
         """As ``grow_due`` while nothing can go wrong: how many sequences were served. ``None``: memory is so short
         that a decision may be needed; nothing was tried."""
-        if self.append_reserve.near(self.batch.due_at_most(step)):
+        if self.append_reserve.near(self.batch.calendar.at_most(step)):
             return None
-        due = self.batch.take_due(step)
+        due = self.batch.calendar.due(step)
         if not due:
             return 0
         if not self._sure_to_grow(due):
-            self.batch.put_back_due(step, due)
             return None
         self._grow_surely(due, step)
         return len(due)

@@ -56,7 +56,7 @@ class Leap:
             if now >= stop_ns:
                 break
             batch.advance(step)
-            quiet = min(batch.quiet_until(step), last_step) - step
+            quiet = min(batch.calendar.quiet_until(step), last_step) - step
             if quiet >= shortest:
                 count, now = self._take_stretch(step, min(quiet, LONGEST_STRETCH), now, stop_ns)
                 step += count

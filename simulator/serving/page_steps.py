@@ -39,38 +39,42 @@ class PageSteps:
         batch, recorder, allocator = self._batch, self._recorder, self._allocator
         row_at = recorder.next_row_ns
         count = min(count, allocator.tile_tokens, (min(stop_ns, row_at) - now) // self._usual_ns + 2)
-        due = batch.due_after(step, count)
+        due = batch.calendar.due_after(step, count)
         durations = self._durations(cost, step, due)
-        size, free_rows = batch.size, allocator.free_rows()
-        token_bytes = allocator.bytes_per_token
-        used_bytes = batch.context_tokens(step) * token_bytes - allocator.discount_bytes
-        step_bytes = size * token_bytes
-        started: list[int] = []
-        used_byte_ns = rows = row_ns = taken = 0
+        size, free_rows, tokens = batch.size, allocator.free_rows(), batch.context_tokens(step)
+        token_ns = rows = row_ns = taken = 0
         begin = now
         while taken < count and now < stop_ns and now <= row_at:
             rows_then = rows + len(due[taken])
             if rows_then > free_rows:
                 break
             rows = rows_then
-            started.append(now)
             duration = durations[taken]
-            used_bytes += step_bytes
-            used_byte_ns += used_bytes * duration
+            tokens += size
+            token_ns += tokens * duration
             row_ns += rows * duration
             now += duration
             taken += 1
         if not taken:
             return 0, now
-        self._usual_ns = (now - begin) // taken
+        span_ns = now - begin
+        self._usual_ns = span_ns // taken
         on_clock(now)
-        recorder.hold_grown(used_byte_ns, used_bytes, steps=taken, sequences=size, duration_ns=now - begin)
+        token_bytes, discount_bytes = allocator.bytes_per_token, allocator.discount_bytes
+        recorder.hold_grown(
+            token_ns * token_bytes - span_ns * discount_bytes,
+            tokens * token_bytes - discount_bytes,
+            steps=taken,
+            sequences=size,
+            duration_ns=span_ns,
+        )
         if rows:
             del due[taken:]
-            self._give_out(step, due, rows)
-            recorder.memory_grown(now, rows=rows, row_ns=row_ns, tail_byte_ns=self._tail_byte_ns(due, started, now))
+            self._give_out(due, rows)
+            tail_byte_ns = self._tail_byte_ns(due, durations, span_ns)
+            recorder.memory_grown(now, rows=rows, row_ns=row_ns, tail_byte_ns=tail_byte_ns)
         if now > row_at:
-            recorder.sample(now, batch.context_tokens(step + taken))
+            recorder.sample(now, tokens)
         return taken, now
 
     def _durations(self, cost: StepTimes, step: int, due: Due) -> list[int]:
@@ -100,28 +104,30 @@ class PageSteps:
             known = self._finding_ns[pages] = cost.memory_ns(0, 0, cycles * pages)
         return known
 
-    def _give_out(self, step: int, due: Due, rows: int) -> None:
-        holdings: list[Holding] = []
-        for some in due:
-            for sequence in some:
-                holding = sequence.holding
-                assert holding is not None
-                holdings.append(holding)
-        assert len(holdings) == rows
-        self._allocator.grow_each(holdings)
+    def _give_out(self, due: Due, rows: int) -> None:
+        sequences = [sequence for some in due for sequence in some]
+        assert len(sequences) == rows
+        self._allocator.grow_each([_holding(sequence) for sequence in sequences])
         self._allocator.work.clear()  # it is in the durations
-        self._batch.have_taken_pages(step + 1, due)
+        self._batch.have_taken_pages(sequences)
 
-    def _tail_byte_ns(self, due: Due, started: list[int], now: int) -> int:
-        """What the slots of the new pages that no token will fill add up to until ``now``."""
+    def _tail_byte_ns(self, due: Due, durations: list[int], left_ns: int) -> int:
+        """What the slots of the new pages that no token will fill add up to until the end, ``left_ns`` after the start
+        of the first step."""
         page_tokens, tail_token_ns = self._allocator.tile_tokens, 0
         if self._allocator.tail_bytes == self._recorder.tail.value:
             return 0
-        for at, some in enumerate(due):
+        for some, duration in zip(due, durations, strict=False):
             for sequence in some:
-                holding = sequence.holding
-                assert holding is not None
+                holding = _holding(sequence)
                 beyond = holding.held_tokens - holding.final_tokens
                 if beyond > 0:
-                    tail_token_ns += min(beyond, page_tokens) * (now - started[at])
+                    tail_token_ns += min(beyond, page_tokens) * left_ns
+            left_ns -= duration
         return tail_token_ns * self._allocator.bytes_per_token
+
+
+def _holding(sequence: Sequence) -> Holding:
+    holding = sequence.holding
+    assert holding is not None
+    return holding

@@ -15,8 +15,10 @@ import numpy.typing as npt
 from simulator.allocators.base import Allocator, Occupancy
 
 MAX_ROWS = 2048
-#: first grid of the timeline; doubled as the run gets longer
+#: finest grid of the timeline; doubled as the run gets longer
 FIRST_INTERVAL_NS = 1_000_000
+#: part of the time known beforehand in which a grid must have become too fine for the run to begin with the next one
+_SURELY_RUN = 16
 
 COLUMNS = (
     "time_ns",
@@ -237,6 +239,16 @@ class Recorder:
         """The grid rows as columns."""
         table = np.array(self.rows, dtype=np.int64).reshape(-1, len(COLUMNS))
         return {name: table[:, index] for index, name in enumerate(COLUMNS)}
+
+
+def first_interval_ns(known_ns: int) -> int:
+    """The grid to begin with if the run is to last ``known_ns`` at least: coarser than ``FIRST_INTERVAL_NS`` if the
+    doublings up to it would all come within a small part of that time. The rows in the end are the same; rows that are
+    dropped on the way, and the pauses in leaps for them, are not made. A run that stops before has fewer rows."""
+    interval_ns = FIRST_INTERVAL_NS
+    while 2 * interval_ns * MAX_ROWS <= known_ns // _SURELY_RUN:
+        interval_ns *= 2
+    return interval_ns
 
 
 def _exact_dot(durations_ns: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> int:

@@ -101,6 +101,7 @@ class Sequence:
         "prompt_tokens",
         "request_id",
         "requeued",
+        "ring_seat",
         "sample",
         "seat",
         "serial",
@@ -140,7 +141,8 @@ class Sequence:
         self.lost_tokens = 0
         self.join_step = 0
         self.offset = 0
-        self.due_step = 0
+        self.due_step = -1
+        self.ring_seat = -1
         self.finish_step = 0
         self.pages = 0
         self.blocked = False
