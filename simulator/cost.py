@@ -6,7 +6,7 @@ parameter, and the device work is the roofline of what is moved and computed.
 """
 
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from simulator.config import EngineConfig
 from simulator.device import Device
@@ -24,14 +24,14 @@ __all__ = ["StageCost", "StepCost", "StepLoad", "StepTimes"]
 # Kernels of a decoder layer in eager mode: norm, QKV, rotation, cache write, attention, output projection, norm,
 # gate and up, activation, down. A mixture of experts routes, sorts, multiplies twice and merges instead of the last
 # three; latent attention projects twice as often. Tensor parallelism adds two collectives.
-LAYER_KERNELS = 10
-MOE_KERNELS = 4
-MLA_KERNELS = 5
-COLLECTIVE_KERNELS = 2
+LAYER_KERNELS: Final = 10
+MOE_KERNELS: Final = 4
+MLA_KERNELS: Final = 5
+COLLECTIVE_KERNELS: Final = 2
 # Steps whose context-free part is remembered: decode batches come back again and again, prefill steps seldom.
-KNOWN_BASES = 4096
+KNOWN_BASES: Final = 4096
 # Below this many steps one by one is faster than arrays, whose every operation has a fixed cost.
-SHORT_ARRAY = 20
+SHORT_ARRAY: Final = 20
 
 
 class StepTimes(Protocol):

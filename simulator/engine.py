@@ -7,7 +7,7 @@ as a scheduling point and visits every sequence in it; tests compare the two.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import simpy
 from simpy.events import EventPriority
@@ -32,9 +32,9 @@ EndedBecause = Literal["completed", "horizon", "livelock", "interrupted"]
 
 #: SimPy priority of the decode loop: after every arrival of the same instant, whoever was scheduled first; the loops
 #: of a fleet follow each other in the order of its instances
-_AFTER_ARRIVALS = 2
+_AFTER_ARRIVALS: Final = 2
 #: a run in which this many preemptions (and 8 for each live sequence) pass without one new output goes in circles
-_CIRCLING_PREEMPTIONS = 64
+_CIRCLING_PREEMPTIONS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)

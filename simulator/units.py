@@ -9,8 +9,9 @@ instant as the steps taken one by one, and a simulated month (2.6e15 ns) still r
 
 import math
 import re
+from typing import Final
 
-NS_PER_S = 1_000_000_000
+NS_PER_S: Final = 1_000_000_000
 
 _BYTES = {
     "": 1,

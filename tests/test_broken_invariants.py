@@ -116,7 +116,8 @@ def own_in_itself(state: State) -> None:
 
 
 def shorten(state: State) -> None:
-    state.live[0].tables[0].pop()
+    tables = state.live[0].tables
+    tables[0] = tables[0][:-1]
 
 
 def drop_unsaid(state: State) -> None:

@@ -59,7 +59,7 @@ def test_contents_are_found_as_in_a_dictionary_of_lists(moves: list[tuple[object
                 if (name, position) not in model:
                     break
                 expected.append(model[name, position][0])
-            assert index.leading(index.numbers([(name, first, first + count)])).tolist() == expected
+            assert index.leading(index.numbers([(name, first, first + count)])) == page_array(expected)
         else:
             index._limit = 0
             index.make_room()
@@ -73,7 +73,7 @@ def name_in_both(
     known = {page for pages in model.values() for page in pages}
     numbers = index.numbers([(name, first, first + len(pages))])
     if len(pages) == 1:
-        index.name_one(pages[0], numbers.item(0))
+        index.name_one(pages[0], numbers[0])
     else:
         index.name(page_array(pages), numbers)
     for position, page in enumerate(pages, first):
@@ -135,7 +135,7 @@ def test_a_content_keeps_its_name_when_it_gets_another_number() -> None:
     index.make_room()
     assert index.epoch == epoch + 1
     assert sorted(index.contents()) == sorted(before) == [(1, 1, [5, 7]), (2, 2, [6]), (3, 2, [8])]
-    assert index.numbers([(1, 1, 2)]).tolist() == [0], "the lowest number that anybody has"
+    assert list(index.numbers([(1, 1, 2)])) == [0], "the lowest number that anybody has"
     index.check()
 
 
@@ -146,7 +146,6 @@ def test_a_content_keeps_its_name_when_it_gets_another_number() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["extend", "remove", "take"]), st.integers(0, 99)), max_size=80))
 def test_the_queue_gives_up_in_the_order_of_release(moves: list[tuple[str, int]]) -> None:
     small, eviction._SMALL = eviction._SMALL, 4
-    look, eviction._LOOK = eviction._LOOK, 2
     try:
         queue, model = ReleaseQueue(), list[int]()
         queue.cover(40)
@@ -155,19 +154,19 @@ def test_the_queue_gives_up_in_the_order_of_release(moves: list[tuple[str, int]]
                 pages = [page for page in range(number % 40, min(40, number % 40 + 6)) if page not in model]
                 queue.extend(page_array(pages))
                 model += pages
-                assert queue._end <= 2 * queue.count + 4 + 6, "entries that do not count pile up"
+                assert len(queue._entries) <= 2 * queue.count + 4 + 6, "entries that do not count pile up"
             elif kind == "remove" and model:
                 first = number % len(model)
                 queue.remove(page_array(model[first : first + 3]))
                 del model[first : first + 3]
             elif kind == "take":
                 count = number % (len(model) + 1)
-                assert ([queue.take_one()] if count == 1 else queue.take(count).tolist()) == model[:count]
+                assert ([queue.take_one()] if count == 1 else list(queue.take(count))) == model[:count]
                 del model[:count]
             assert (list(queue), queue.count) == (model, len(model))
             assert [page in queue for page in range(40)] == [page in model for page in range(40)]
     finally:
-        eviction._SMALL, eviction._LOOK = small, look
+        eviction._SMALL = small
 
 
 # ---- leaves
@@ -256,7 +255,7 @@ class Tree:
             return
         assert leaves, "every tree has a leaf"
         ranks = {page: model_rank(self.policy, self.known[page]) for page in leaves}
-        (taken,) = self.order.take(1).tolist()
+        (taken,) = self.order.take(1)
         assert taken == min(leaves, key=lambda page: (ranks[page], page)), "of equal ones the lowest page"
         del self.known[taken]
 

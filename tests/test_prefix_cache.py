@@ -107,7 +107,7 @@ def drop(pages: SharedPages, *dropped: int, request_id: int = 0) -> None:
 
 
 def found(pages: SharedPages, content: int, position: int) -> int | None:
-    return pages.contents.find(pages.contents.numbers([(content, position, position + 1)]).item(0))
+    return pages.contents.find(pages.contents.numbers([(content, position, position + 1)])[0])
 
 
 def test_an_owned_page_cannot_be_dropped_more_often_than_it_was_taken() -> None:
@@ -160,7 +160,7 @@ def test_taking_many_pages_is_taking_one_after_the_other(order: FreeOrder, data:
     held: list[int] = []
     for round_number in range(data.draw(st.integers(1, 8))):
         count = data.draw(st.integers(0, len(many)))
-        taken = many.take_many(count).tolist()
+        taken = list(many.take_many(count))
         assert [one_by_one.take_one() for _ in range(count)] == taken
         known = data.draw(st.integers(0, count))
         held += taken

@@ -7,6 +7,7 @@ with the free list, page by page, and the shadow tells who wrote a page that nob
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Final
 
 from simulator.allocators.base import Allocator, Holding
 from simulator.allocators.contiguous import ContiguousAllocator, RangeHolding
@@ -17,7 +18,7 @@ from simulator.allocators.range_shadow import RangeShadow
 from simulator.allocators.shadow import ShadowMemory
 from simulator.allocators.violations import Violation
 
-_NOBODY = -1
+_NOBODY: Final = -1
 
 
 def find_culprits(allocator: Allocator, shadow: ShadowMemory, live: Sequence[Holding]) -> list[Violation]:

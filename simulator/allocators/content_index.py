@@ -1,24 +1,27 @@
 """Which page holds a given content, and which content a given page holds.
 
-Contents are numbers (``content_space``), so both directions are columns of integers, four bytes a page each: looking
-up, naming or forgetting many pages is a few array operations, whoever they belong to. Further pages with a content
-that is there already, *twins*, are rare; they stand in a dictionary and bear a mark.
+Contents are numbers (``content_space``), so both directions are columns of integers, eight bytes a page each. Further
+pages with a content that is there already, *twins*, are rare; they stand in a dictionary and bear a mark.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
+from librt.vecs import append, vec
+from mypy_extensions import i64
 
 from simulator.allocators.bulk import Column, Pages
 from simulator.allocators.content_space import ContentSpace, Numbers, Span
 
-_NONE = -1
+_NONE: Final = -1
 #: added to the number of a content that several pages hold
-_TWIN = 1 << 30
+_TWIN: Final = 1 << 40
 #: numbers below which it is not worth making room
-_SMALL = 1 << 14
+_SMALL: Final = 1 << 14
 #: numbers for each page: when there are more, those of contents that are gone are used again
-_NUMBERS_PER_PAGE = 5
+_NUMBERS_PER_PAGE: Final = 5
 
 
 class ContentIndex:
@@ -66,33 +69,25 @@ class ContentIndex:
         """Whether the content of ``page`` is known."""
         return page < len(self._content_of) and self._content_of.items[page] != _NONE
 
-    def count_known(self, pages: Pages) -> int:
-        """Of how many ``pages`` the content is known."""
-        contents = self._content_of.view[pages]
-        if contents.item(contents.argmin()) >= 0:
-            return len(pages)
-        return int(np.count_nonzero(contents >= 0))
-
-    def known(self, pages: Pages) -> "np.typing.NDArray[np.bool_]":
-        """For each of ``pages`` whether its content is known."""
-        return self._content_of.view[pages] >= 0
-
     def find(self, number: int) -> int | None:
         """The page that has held this content for longest, or ``None``."""
         page = self._page_of.items[number]
         return None if page < 0 else page
 
-    def find_each(self, numbers: Numbers) -> Pages:
+    def find_each(self, numbers: Numbers) -> npt.NDArray[np.int64]:
         """``find`` for each of ``numbers``, negative where there is none."""
-        return self._page_of.view[numbers].astype(np.intp)
+        return self._page_of.view[np.frombuffer(memoryview(numbers), np.int64)]
 
     def leading(self, numbers: Numbers) -> Pages:
         """Pages of the contents up to the first one that is not there."""
-        if not len(numbers):
-            return numbers
-        pages = self._page_of.view[numbers]
-        missing = int(pages.argmin())
-        return (pages[:missing] if pages.item(missing) < 0 else pages).astype(np.intp)
+        page_of = self._page_of.items
+        pages = vec[i64](capacity=len(numbers))
+        for number in numbers:
+            page = page_of[number]
+            if page < 0:
+                break
+            pages = append(pages, page)
+        return pages
 
     # ---- changing
 
@@ -107,17 +102,10 @@ class ContentIndex:
             self._name_twin(page, number)
 
     def name(self, pages: Pages, numbers: Numbers) -> None:
-        """``name_one`` for each, in order; the numbers are distinct."""
+        """``name_one`` for each, in order."""
         assert len(pages) == len(numbers), f"{len(pages)} pages for {len(numbers)} contents"
-        if not len(pages):
-            return
-        known, found = self._content_of.view[pages], self._page_of.view[numbers]
-        if known.item(known.argmax()) < 0 and found.item(found.argmax()) < 0:
-            self._page_of.view[numbers] = pages
-            self._content_of.view[pages] = numbers
-            return
-        for page, number in zip(pages.tolist(), numbers.tolist(), strict=True):
-            self.name_one(page, number)
+        for at in range(len(pages)):
+            self.name_one(pages[at], numbers[at])
 
     def forget_one(self, page: int) -> bool:
         """The content of ``page`` will be overwritten; whether it was known."""
@@ -133,17 +121,11 @@ class ContentIndex:
 
     def forget(self, pages: Pages) -> int:
         """``forget_one`` for each; how many contents were known."""
-        if not len(pages):
-            return 0
-        numbers = self._content_of.view[pages]
-        if numbers.item(numbers.argmax()) >= _TWIN:
-            return sum(map(self.forget_one, pages.tolist()))
-        if numbers.item(numbers.argmin()) < 0:
-            known = numbers >= 0
-            pages, numbers = pages[known], numbers[known]
-        self._page_of.view[numbers.astype(np.intp)] = _NONE
-        self._content_of.view[pages] = _NONE
-        return len(pages)
+        known = 0
+        for page in pages:
+            if self.forget_one(page):
+                known += 1
+        return known
 
     # ---- looking, for checks
 
@@ -159,7 +141,7 @@ class ContentIndex:
         """Assert that both directions agree; O(pages)."""
         page_of, content_of = self._page_of.view, self._content_of.view
         numbers = np.flatnonzero(page_of >= 0)
-        marks = np.zeros(len(page_of), np.int32)
+        marks = np.zeros(len(page_of), np.int64)
         marks[list(self._twins)] = _TWIN
         told = content_of[page_of[numbers]]
         assert np.array_equal(told, numbers + marks[numbers]), "a page is found by another content"
@@ -192,15 +174,20 @@ class ContentIndex:
 
     def _renumber(self) -> None:
         """Give up all numbers but those of contents that some page holds."""
-        page_of, content_of = self._page_of.view, self._content_of.view
-        is_live = page_of[: self._space.size] >= 0
-        old = np.flatnonzero(is_live)
-        pages = page_of[old]
-        new = self._space.keep(is_live)
-        page_of[:] = _NONE
-        page_of[new] = pages
-        content_of[pages] = new + (content_of[pages] & _TWIN)
-        twins = {int(new[np.searchsorted(old, number)]): further for number, further in self._twins.items()}
-        for number, further in twins.items():
-            content_of[further] = number + _TWIN
+        page_of, content_of = self._page_of.items, self._content_of.items
+        new_of = self._space.keep(page_of)
+        self._page_of = Column(_NONE)
+        self._page_of.cover(self._space.size)
+        found = self._page_of.items
+        for number in range(len(new_of)):
+            page = page_of[number]
+            if page >= 0:
+                new = new_of[number]
+                found[new] = page
+                content_of[page] = new if content_of[page] < _TWIN else new + _TWIN
+        twins: dict[int, list[int]] = {}
+        for number, further in self._twins.items():
+            twins[new_of[number]] = further
+            for page in further:
+                content_of[page] = new_of[number] + _TWIN
         self._twins = twins

@@ -6,14 +6,15 @@ are a few ranges of numbers, worked out once, and what is known of a content sta
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from librt.vecs import append, vec
+from mypy_extensions import i64
 
 Span = tuple[int, int, int]
 """``(name, first, last)``: the pages ``first .. last - 1`` of the line ``name``."""
 
-Numbers = npt.NDArray[np.intp]
+Numbers: TypeAlias = "vec[i64]"
 
 
 class ContentSpace:
@@ -28,59 +29,65 @@ class ContentSpace:
         # of each run, in the order of their numbers, which have no gaps: its name, its positions from the first to
         # before the last, the first number, and the run of that name made before (-1: none)
         self._names: list[int] = []
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-        self._bases: list[int] = []
-        self._others: list[int] = []
+        self._firsts = vec[i64]()
+        self._lasts = vec[i64]()
+        self._bases = vec[i64]()
+        self._others = vec[i64]()
 
     def numbers(self, spans: Sequence[Span]) -> Numbers:
         """The numbers of all contents in ``spans``, new ones where there are none."""
-        starts: list[int] = []
-        counts: list[int] = []
-        stop = -1
+        numbers = vec[i64](capacity=spans[-1][2] - spans[0][1] if spans else 0)
         for name, first, last in spans:
             while first < last:
                 run = self._run_at(name, first, last)
-                count = min(self._lasts[run], last) - first
-                start = self._bases[run] + first - self._firsts[run]
-                if start == stop:
-                    counts[-1] += count
-                else:
-                    starts.append(start)
-                    counts.append(count)
-                stop = start + count
-                first += count
-        return _ranges(starts, counts)
+                stop = min(self._lasts[run], last)
+                shift = self._bases[run] - self._firsts[run]
+                while first < stop:
+                    numbers = append(numbers, first + shift)
+                    first += 1
+        return numbers
 
     def runs(self) -> Iterator[tuple[int, int, int, int]]:
         """Every run: name, first and last position, and the first number."""
         yield from zip(self._names, self._firsts, self._lasts, self._bases, strict=True)
 
-    def keep(self, is_live: npt.NDArray[np.bool_]) -> Numbers:
-        """Forget all numbers but those that are live; the new numbers of these, in order. O(size)."""
-        old_bases = np.array(self._bases, np.intp)
-        counts = np.add.reduceat(is_live, old_bases, dtype=np.intp)
-        kept = np.flatnonzero(counts)
-        counts, live = counts[kept], np.flatnonzero(is_live)
-        stops = np.cumsum(counts)
-        lowest, highest = live[stops - counts], live[stops - 1]
-        sizes = highest - lowest + 1
-        new_bases = np.cumsum(sizes) - sizes
-        firsts = np.array(self._firsts, np.intp)[kept] + lowest - old_bases[kept]
-        names = [self._names[run] for run in kept.tolist()]
-        self.size, self._named = 0, {}
-        self._names, self._firsts, self._lasts, self._bases, self._others = [], [], [], [], []
-        for name, first, size in zip(names, firsts.tolist(), sizes.tolist(), strict=True):
-            self._add(name, first, first + size)
+    def keep(self, page_of: Numbers) -> Numbers:
+        """Forget the numbers for which ``page_of`` is negative. For each old number the new one; those of contents that
+        are gone mean nothing. O(size)."""
+        names, firsts, lasts, bases = self._names, self._firsts, self._lasts, self._bases
+        self._clear()
+        renumbered = vec[i64](capacity=len(page_of))
+        for run in range(len(names)):
+            low = bases[run]
+            end = low + lasts[run] - firsts[run]
+            lowest, highest = low, end
+            while lowest < end and page_of[lowest] < 0:
+                lowest += 1
+            while highest > lowest and page_of[highest - 1] < 0:
+                highest -= 1
+            shift = self.size - lowest
+            for number in range(low, end):
+                renumbered = append(renumbered, number + shift)
+            if lowest < highest:
+                first = firsts[run] - low
+                self._add(names[run], first + lowest, first + highest)
         self.epoch += 1
-        shifts: Numbers = np.repeat(new_bases - lowest, counts)
-        return live + shifts
+        return renumbered
+
+    def _clear(self) -> None:
+        self.size = 0
+        self._named = {}
+        self._names = []
+        self._firsts = vec[i64]()
+        self._lasts = vec[i64]()
+        self._bases = vec[i64]()
+        self._others = vec[i64]()
 
     def _run_at(self, name: int, position: int, last: int) -> int:
         """The run that has this position, made to end before ``last`` if there is none."""
         run = self._named.get(name, -1)
         while run >= 0:
-            first = self._firsts[run]
+            first: int = self._firsts[run]
             if first <= position < self._lasts[run]:
                 return run
             if position < first < last:
@@ -91,22 +98,10 @@ class ContentSpace:
     def _add(self, name: int, first: int, last: int) -> int:
         run = len(self._names)
         self._names.append(name)
-        self._firsts.append(first)
-        self._lasts.append(last)
-        self._bases.append(self.size)
-        self._others.append(self._named.get(name, -1))
+        self._firsts = append(self._firsts, first)
+        self._lasts = append(self._lasts, last)
+        self._bases = append(self._bases, self.size)
+        self._others = append(self._others, self._named.get(name, -1))
         self._named[name] = run
         self.size += last - first
         return run
-
-
-def _ranges(starts: Sequence[int], counts: list[int]) -> Numbers:
-    """``counts[i]`` numbers from ``starts[i]`` on, for each ``i``."""
-    if len(starts) == 1:
-        return np.arange(starts[0], starts[0] + counts[0])
-    shifts: list[int] = []
-    total = 0
-    for start, count in zip(starts, counts, strict=True):
-        shifts.append(start - total)
-        total += count
-    return np.array(shifts, np.intp).repeat(np.array(counts, np.intp)) + np.arange(total)

@@ -22,16 +22,16 @@ import heapq
 import itertools
 from array import array
 from collections.abc import Iterator
+from typing import Final
 
-import numpy as np
+from librt.vecs import append, vec
+from mypy_extensions import i64
 
-from simulator.allocators.bulk import Column, Pages, page_array
+from simulator.allocators.bulk import Column, Pages
 from simulator.config import EvictionPolicy
 
 #: entries of a queue below which it is not worth cleaning up
-_SMALL = 1024
-#: entries looked at together when some of them may not count
-_LOOK = 64
+_SMALL: Final = 1024
 
 
 class EvictionOrder:
@@ -75,7 +75,10 @@ class EvictionOrder:
 
     def take(self, count: int) -> Pages:
         """The next ``count`` pages to give up."""
-        raise NotImplementedError
+        taken = vec[i64](capacity=count)
+        for _ in range(count):
+            taken = append(taken, self.take_one())
+        return taken
 
 
 class ReleaseQueue(EvictionOrder):
@@ -83,9 +86,8 @@ class ReleaseQueue(EvictionOrder):
     counts; entries are swept out when they are more than those that do, so every call is O(1) a page."""
 
     def __init__(self) -> None:
-        self._entries = Column(0)
-        # entries in use, and how many at their front have been taken
-        self._end = 0
+        self._entries = vec[i64]()
+        # how many entries at the front have been taken
         self._taken = 0
         # the entry that counts for a page, -1 for a page that is not in the queue
         self._entry = Column(-1)
@@ -99,71 +101,61 @@ class ReleaseQueue(EvictionOrder):
         return page < len(self._entry) and self._entry.items[page] >= 0
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._live(self._taken, self._end).tolist())
+        return iter(list(self._live()))
 
     def cover(self, pages: int) -> None:
         self._entry.cover(pages)
 
     def extend(self, pages: Pages) -> None:
-        if self._end > 2 * self._count + _SMALL:
+        if len(self._entries) > 2 * self._count + _SMALL:
             self._sweep()
-        end = self._end + len(pages)
-        self._entries.cover(end)
-        self._entries.view[self._end : end] = pages
-        self._entry.view[pages] = np.arange(self._end, end)
-        self._end = end
+        entries, entry = self._entries, self._entry.items
+        for page in pages:
+            entry[page] = len(entries)
+            entries = append(entries, page)
+        self._entries = entries
         self._count += len(pages)
 
     def remove(self, pages: Pages) -> None:
-        entries = self._entry.view[pages]
-        absent = int(entries.argmin())
-        assert entries.item(absent) >= 0, f"page {pages.item(absent)} is free and cannot be shared"
-        self._entry.view[pages] = -1
+        entry = self._entry.items
+        for page in pages:
+            assert entry[page] >= 0, f"page {page} is free and cannot be shared"
+            entry[page] = -1
         self._count -= len(pages)
 
     def take_one(self) -> int:
-        entries, entry, at = self._entries.items, self._entry.items, self._taken
-        page = entries[at]
-        while entry[page] != at:
-            at += 1
-            page = entries[at]
-        entry[page] = -1
-        self._taken = at + 1
-        self._count -= 1
-        return page
+        return self.take(1)[0]
 
     def take(self, count: int) -> Pages:
-        """The ``count`` pages released longest ago."""
-        stop = self._taken + count
-        taken = self._live(self._taken, stop)
+        taken = vec[i64](capacity=count)
+        entries, entry, at = self._entries, self._entry.items, self._taken
         while len(taken) < count:
-            assert stop < self._end, f"{self._count} released pages are counted, but only {len(taken)} are found"
-            start, stop = stop, min(stop + max(count - len(taken), _LOOK), self._end)
-            more = self._live(start, stop)
-            surplus = len(taken) + len(more) - count
-            if surplus > 0:
-                more = more[:-surplus]
-                stop = self._entry.items[more.item(-1)] + 1
-            taken = np.concatenate((taken, more))
-        self._taken = stop
-        self._entry.view[taken] = -1
+            assert at < len(entries), f"{self._count} released pages are counted, but only {len(taken)} are found"
+            page = entries[at]
+            if entry[page] == at:
+                entry[page] = -1
+                taken = append(taken, page)
+            at += 1
+        self._taken = at
         self._count -= count
         return taken
 
-    def _live(self, start: int, stop: int) -> Pages:
-        """The pages of those entries that count."""
-        pages = self._entries.view[start:stop].astype(np.intp)
-        if self._end - self._taken == self._count:
-            return pages
-        live = self._entry.view[pages] == np.arange(start, stop, dtype=np.int32)
-        return pages if np.count_nonzero(live) == len(pages) else pages[live]
+    def _live(self) -> Pages:
+        """The pages of the entries that count."""
+        entries, entry = self._entries, self._entry.items
+        live = vec[i64](capacity=self._count)
+        for at in range(self._taken, len(entries)):
+            page = entries[at]
+            if entry[page] == at:
+                live = append(live, page)
+        return live
 
     def _sweep(self) -> None:
         """Keep only entries that count."""
-        live = self._live(self._taken, self._end)
-        self._entries.view[: len(live)] = live
-        self._entry.view[live] = np.arange(len(live))
-        self._taken, self._end = 0, len(live)
+        live, entry = self._live(), self._entry.items
+        for at in range(len(live)):
+            entry[live[at]] = at
+        self._entries, self._taken = live, 0
 
 
 class LeafOrder(EvictionOrder):
@@ -202,7 +194,7 @@ class LeafOrder(EvictionOrder):
         for name in ("_filled", "_last_use", "_uses", "_priority", "_parent", "_parent_filled", "_cached_children"):
             setattr(copy, name, getattr(self, name)[:])
         copy._cached, copy._heap = set(self._cached), list(self._heap)
-        return iter(copy.take(self.count).tolist())
+        return iter([copy.take_one() for _ in range(self.count)])
 
     def cover(self, pages: int) -> None:
         missing = pages - len(self._filled)
@@ -220,12 +212,12 @@ class LeafOrder(EvictionOrder):
         self._cached_children[page] = 0
 
     def used(self, pages: Pages, *, priority: int) -> None:
-        for page in pages.tolist():
+        for page in pages:
             self._uses[page] += 1
             self._priority[page] = min(self._priority[page], priority)
 
     def extend(self, pages: Pages) -> None:
-        released = pages.tolist()
+        released = list(pages)
         now = next(self._times)
         self._cached.update(released)
         for page in released:
@@ -238,7 +230,7 @@ class LeafOrder(EvictionOrder):
                 self._push(page)
 
     def remove(self, pages: Pages) -> None:
-        for page in pages.tolist():
+        for page in pages:
             assert page in self._cached, f"page {page} is free and cannot be shared"
             self._leave(page)
 
@@ -249,9 +241,6 @@ class LeafOrder(EvictionOrder):
             if is_leaf and last_use == self._last_use[page]:
                 self._leave(page)
                 return page
-
-    def take(self, count: int) -> Pages:
-        return page_array([self.take_one() for _ in range(count)])
 
     def _leave(self, page: int) -> None:
         self._cached.remove(page)

@@ -105,7 +105,7 @@ class FaultyAllocator(ForwardingAllocator):
             self._stale = pages
 
     def _note(self, holding: Holding, page: int | None = None) -> None:
-        first = holding.tables[0][0] if isinstance(holding, PagedHolding) and holding.tables[0] else -1
+        first = holding.tables[0][0] if isinstance(holding, PagedHolding) and len(holding.tables[0]) else -1
         self.injected.append(Injected(self.fault, holding.demand.request_id, first if page is None else page))
 
     def _keep_reference(self, holding: PagedHolding) -> None:

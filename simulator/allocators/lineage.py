@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 from simulator.allocators.base import Demand
 from simulator.allocators.page_keys import SharedDemand
@@ -11,7 +11,7 @@ Name = tuple[str, int, int]
 """``("segment", id, 0)`` of a shared prompt, ``("request", id, 0)`` for the rest of a prompt, which all samples have
 in common, and ``("request", id, 1 + sample)`` for what a sample generates."""
 
-_FOREVER = 1 << 62
+_FOREVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ Pages of one name follow each other, so a whole prompt is a few spans.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from simulator.allocators.content_space import Span
 
 #: names of one request: its prompt, then one a sample (a beam search takes a new one at every fork)
-_NAME_BITS = 32
+_NAME_BITS: Final = 32
 
 
 class SharedDemand(Protocol):

@@ -18,17 +18,18 @@ it is used.
 
 import heapq
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from simulator.config import FreeOrder
 
 #: cycles to test one page's flag in a host-side scan (load, compare, branch); assumed, one per cycle and more
-SCAN_CYCLES_PER_PAGE = 2
+SCAN_CYCLES_PER_PAGE: Final = 2
 #: cycles of one free-list operation: a link read and a head update
-LIST_CYCLES_PER_PAGE = 8
+LIST_CYCLES_PER_PAGE: Final = 8
 #: cycles of one level of a heap or tree over the pool
-HEAP_CYCLES_PER_LEVEL = 6
+HEAP_CYCLES_PER_LEVEL: Final = 6
 #: entries taken from a queue that are not worth sweeping out
-_SMALL = 1024
+_SMALL: Final = 1024
 
 
 class FreePages:

@@ -6,6 +6,7 @@ its name and its column: it can be compared at once, and be read back for a mess
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from simulator.allocators.base import Holding
 from simulator.allocators.lineage import Name
@@ -16,7 +17,7 @@ from simulator.allocators.violations import Violation
 from simulator.units import ceil_div
 
 #: more samples of a request than any search has
-_LINES = 1 << 24
+_LINES: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)

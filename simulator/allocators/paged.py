@@ -10,8 +10,9 @@ Cost per call is O(pages moved); nothing here ever walks the pool.
 """
 
 from collections import Counter
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 from simulator.allocators.base import Demand, Holding, Occupancy, Shortfall
 from simulator.allocators.host_pool import HostCopy, HostPool, HostSwap
@@ -20,7 +21,7 @@ from simulator.config import FreeOrder
 from simulator.units import align_up, ceil_div
 
 #: bytes of one page-table entry (int32 in vLLM, ATB and cann-recipes)
-TABLE_ENTRY_BYTES = 4
+TABLE_ENTRY_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +67,20 @@ def plain_layout(*, page_tokens: int, bytes_per_token: int) -> PageLayout:
 
 
 class PagedHolding(Holding):
-    """Page tables of one sequence: ``tables[g]``, list or array, has the page ids of group ``g``, ``copies`` a row,
-    oldest first; ``dropped[g]`` counts the leading rows that were given back (window groups). While the sequence is in
-    host memory its tables are empty and ``host_copy`` stands for them."""
+    """Page tables of one sequence: ``tables[g]``, a list or a ``vec``, has the page ids of group ``g``, ``copies`` a
+    row, oldest first; ``dropped[g]`` counts the leading rows that were given back (window groups). While the sequence
+    is in host memory its tables are empty and ``host_copy`` stands for them."""
 
     __slots__ = ("dropped", "host_copy", "tables")
 
     def __init__(self, demand: Demand, groups: int) -> None:
         super().__init__(demand)
-        self.tables: list[MutableSequence[int]] = [[] for _ in range(groups)]
+        self.tables: list[Any] = [[] for _ in range(groups)]
         self.dropped = [0] * groups
         self.host_copy: HostCopy | None = None
 
     @property
-    def pages(self) -> MutableSequence[int]:
+    def pages(self) -> Any:
         """The page table of a sequence with one group."""
         return self.tables[0]
 

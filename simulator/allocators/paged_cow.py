@@ -12,8 +12,10 @@ comes first; until then it is private to the sequence, so nobody can tell. Nothi
 from collections.abc import Iterable, Sequence
 from typing import cast
 
+from librt.vecs import append
+
 from simulator.allocators.base import Demand, Holding
-from simulator.allocators.bulk import page_array, table_pages
+from simulator.allocators.bulk import page_array
 from simulator.allocators.cow_check import check_sharing
 from simulator.allocators.host_pool import HostCopy, HostPool
 from simulator.allocators.look_ups import LookUps
@@ -141,9 +143,11 @@ class PagedCowAllocator(SharedTables):
         for holding in holdings:
             self.register(holding, holding.capacity_tokens)
         page_tokens = self.layout.page_tokens
-        for holding, page in zip(holdings, self._take(len(holdings)), strict=True):
+        pages = self._take_many(len(holdings))
+        for at, holding in enumerate(holdings):
             assert isinstance(holding, CowHolding)
-            holding.tables[0].append(page)
+            table = append(table_of(holding, 0), pages[at])
+            holding.tables[0] = table
             self._set_held(holding, holding.held_tokens + page_tokens)
             holding.capacity_tokens = holding.held_tokens
         self._count(0, owned=len(holdings))
@@ -163,7 +167,7 @@ class PagedCowAllocator(SharedTables):
             child,
             rows=rows,
             tables=[
-                table_pages(table_of(parent, index), 0, (rows - parent.dropped[index]) * group.copies)
+                table_of(parent, index)[: (rows - parent.dropped[index]) * group.copies]
                 for index, group in enumerate(self.layout.groups)
             ],
             dropped=parent.dropped,
@@ -191,10 +195,7 @@ class PagedCowAllocator(SharedTables):
         if self.pages.watches_use:
             below = table[first - 1] if first else -1
             self.pages.built(table[first:rows], on=below, priority=priority_of(holding))
-        if rows == first + 1:
-            self.pages.name_one(table[first], numbers.item(first))
-        else:
-            self.pages.name(table_pages(table, first, rows), numbers[first:rows])
+        self.pages.name(table[first:rows], numbers[first:rows])
 
     def release(self, holding: Holding) -> None:
         assert isinstance(holding, CowHolding)
@@ -244,9 +245,10 @@ class PagedCowAllocator(SharedTables):
         page_tokens = self.layout.page_tokens
         rows = min(hits.rows, (known_tokens - 1) // page_tokens)
         if self._uncomputed:
-            entries = enumerate(hits.pages().tolist())
-            uncomputed = (i // self._row_pages for i, page in entries if page in self._uncomputed)
-            rows = min(rows, next(uncomputed, rows))
+            for at, page in enumerate(list(hits.pages())):
+                if page in self._uncomputed:
+                    rows = min(rows, at // self._row_pages)
+                    break
         return rows * page_tokens
 
     def _pages_asked(self, hits: Hits, needed: int, tokens: int, whole_tokens: int) -> int:
@@ -293,7 +295,7 @@ class PagedCowAllocator(SharedTables):
             for copy in range(group.copies if entry >= 0 else 0):
                 # a sibling that shares the page may have named it
                 if not self.pages.has_content(table[entry + copy]):
-                    self._name(holding, index, entry + copy, contents.numbers[slot + copy].item(row))
+                    self._name(holding, index, entry + copy, contents.numbers[slot + copy][row])
             slot += group.copies
 
     def _name(self, holding: CowHolding, index: int, entry: int, number: int) -> None:
@@ -305,7 +307,7 @@ class PagedCowAllocator(SharedTables):
         twin = self.pages.contents.find(number) if self.rules.deduplicate and alone else None
         if twin is None:
             below = entry - self.layout.groups[index].copies
-            self.pages.built([page], on=table[below] if below >= 0 else -1, priority=priority)
+            self.pages.built(page_array([page]), on=table[below] if below >= 0 else -1, priority=priority)
             self.pages.name_one(page, number)
             # generated pages are found by nobody but their own sequence, when it resumes
             if self.rules.computed_next_step and holding.registered * self.layout.page_tokens <= demand.prompt_tokens:

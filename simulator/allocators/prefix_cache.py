@@ -4,24 +4,19 @@ A page is *owned* (one reference or more), *cached* (none, but its content is kn
 Cached pages are given up one by one, in the order of an ``EvictionOrder``, only when nothing free is left; until then a
 request that begins with the same content takes them back. So cached pages count as available.
 
-Everything that is known of a page stands in columns of integers (``content_index``, ``eviction``), some 30 bytes
-a page. Pages come and go as arrays, or one at a time.
+Everything that is known of a page stands in columns of integers (``content_index``, ``eviction``), some 80 bytes
+a page.
 """
 
-from array import array
-from collections.abc import Sequence
+from librt.vecs import append, vec
+from mypy_extensions import i64
 
-import numpy as np
-
-from simulator.allocators.bulk import Column, Pages, page_array
+from simulator.allocators.bulk import Column, Pages
 from simulator.allocators.content_index import ContentIndex
 from simulator.allocators.content_space import Numbers
 from simulator.allocators.eviction import eviction_order
 from simulator.allocators.page_pool import PagePool
 from simulator.config import EvictionPolicy, FreeOrder
-
-#: pages up to which taking them one by one is faster
-_FEW = 8
 
 
 class SharedPages(PagePool):
@@ -55,7 +50,7 @@ class SharedPages(PagePool):
         return super().__len__() + self._released.count
 
     @property
-    def references(self) -> "array[int]":
+    def references(self) -> Pages:
         """References to each page handed out so far."""
         return self._references.items
 
@@ -64,101 +59,106 @@ class SharedPages(PagePool):
     def take_one(self) -> int:
         """``take`` for a single page."""
         if super().__len__():
-            return int(self.take_many(1).item(0))
-        page = self._released.take_one()
-        self.version = object()
-        if self.contents.forget_one(page):
-            self.cached_pages -= 1
-            self.evictions += 1
+            page = super().take(1)[0]
+            self._cover(self._fresh)
+        else:
+            page = self._reclaim(1)[0]
         self.total_references += 1
         self._references.items[page] = 1
         return page
 
     def take_many(self, count: int) -> Pages:
         """``count`` pages, each with one reference, in the order of reuse; the caller has checked that they exist."""
-        free = super().__len__()
+        free = min(super().__len__(), count)
         assert 0 <= count <= free + self._released.count, f"{count} pages asked, {len(self)} available"
-        if not free:
-            taken = self._reclaim(count)
-        else:
-            taken = page_array(super().take(min(count, free)))
+        taken = vec[i64](capacity=count)
+        if free:
+            for page in super().take(free):
+                taken = append(taken, page)
             self._cover(self._fresh)
-            if count > free:
-                taken = np.concatenate((taken, self._reclaim(count - free)))
+        if count > free:
+            for page in self._reclaim(count - free):
+                taken = append(taken, page)
+        references = self._references.items
+        for taken_page in taken:
+            references[taken_page] = 1
         self.total_references += count
-        self._references.view[taken] = 1
         return taken
 
     def take(self, count: int) -> list[int]:
         """``take_many`` as a list."""
-        if count <= _FEW and not super().__len__():
-            return [self.take_one() for _ in range(count)]
-        taken: list[int] = self.take_many(count).tolist()
-        return taken
+        return list(self.take_many(count))
 
     def cycles_to_find(self, pages: Pages) -> int:
         """``search_cycles`` of pages just taken."""
         each = self.cycles_per_page
-        return self.search_cycles(pages.tolist()) if each is None else each * len(pages)
+        return self.search_cycles(list(pages)) if each is None else each * len(pages)
 
     def share(self, pages: Pages, *, priority: int = 0) -> int:
         """One more reference to each page, of a request of ``priority``; how many had none (were cached) before."""
-        references = self._references.view[pages]
-        revived = len(pages) - int(np.count_nonzero(references))
-        if revived:
-            self._released.remove(pages if revived == len(pages) else pages[references == 0])
-            self.cached_pages -= revived
+        references = self._references.items
+        revived = vec[i64](capacity=len(pages))
+        for page in pages:
+            if references[page] == 0:
+                revived = append(revived, page)
+        self._released.remove(revived)
+        for page in pages:
+            references[page] += 1
+        self.cached_pages -= len(revived)
         if self.watches_use:
             self._released.used(pages, priority=priority)
-        self._references.view[pages] = references + 1
         self.total_references += len(pages)
-        return revived
+        return len(revived)
 
     def count_unreferenced(self, pages: Pages) -> int:
         """How many of ``pages`` nobody holds."""
-        return len(pages) - int(np.count_nonzero(self._references.view[pages]))
+        references, count = self._references.items, 0
+        for page in pages:
+            if references[page] == 0:
+                count += 1
+        return count
 
     def drop(self, pages: Pages, request_id: int) -> int:
         """One reference less to each page, in this order; how many of them have none left.
 
         Raises ``AssertionError`` naming the request and the page if nobody holds it.
         """
-        if not len(pages):
-            return 0
-        left = self._references.view[pages] - 1
-        if left.item(left.argmin()) < 0:
-            wrong = int((left < 0).argmax())
-            self._references.view[pages[:wrong]] = left[:wrong]
-            raise AssertionError(f"request {request_id} releases page {pages.item(wrong)}, which nobody holds")
-        self._references.view[pages] = left
+        references = self._references.items
+        gone = vec[i64](capacity=len(pages))
+        for page in pages:
+            left = references[page] - 1
+            assert left >= 0, f"request {request_id} releases page {page}, which nobody holds"
+            references[page] = left
+            if left == 0:
+                gone = append(gone, page)
         self.total_references -= len(pages)
-        if left.item(left.argmax()) > 0:
-            pages = pages[left == 0]
-            if not len(pages):
-                return 0
-        self._let_go(pages)
-        return len(pages)
+        self._let_go(gone)
+        return len(gone)
 
     def _let_go(self, pages: Pages) -> None:
         """Nobody holds ``pages`` any more: those that can be found queue up, the others are free or queue up, too."""
-        known = self.contents.count_known(pages)
-        self.cached_pages += known
-        if known == len(pages) or self.order == "fifo":
+        if self.order == "fifo":
+            for page in pages:
+                if self.contents.knows(page):
+                    self.cached_pages += 1
             self._released.extend(pages)
             return
-        is_known = self.contents.known(pages)
-        if known:
-            self._released.extend(pages[is_known])
+        known = vec[i64](capacity=len(pages))
+        unknown: list[int] = []
+        for page in pages:
+            if self.contents.knows(page):
+                known = append(known, page)
+            else:
+                unknown.append(page)
+        self.cached_pages += len(known)
+        self._released.extend(known)
         # of one release, the page released first is reused first
-        self.give(pages[~is_known][::-1].tolist())
+        unknown.reverse()
+        self.give(unknown)
 
     # ---- content
 
-    def leading(self, numbers: Numbers) -> Pages:
-        """Pages of the contents up to the first one that is not there."""
-        return self.contents.leading(numbers)
-
-    def built(self, pages: Sequence[int], *, on: int, priority: int) -> None:
+    def built(self, pages: Pages, *, on: int, priority: int) -> None:
         """Tell the order of eviction, if it ``watches_use``, of pages that follow each other in a table and are about
         to be named for a request of ``priority``. The first one follows the page ``on`` (-1: none)."""
         for page in pages:

@@ -8,14 +8,17 @@ each group (``vllm/v1/core/single_type_kv_cache_manager.py``, ``kv_cache_coordin
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.allocators.base import Demand
-from simulator.allocators.bulk import Pages
+from simulator.allocators.bulk import Pages, joined, page_array
 from simulator.allocators.content_space import Numbers
 from simulator.allocators.page_contents import PageContents
 from simulator.allocators.paged import PageGroup, PageLayout
 from simulator.allocators.prefix_cache import SharedPages
 from simulator.units import ceil_div
+
+Found = npt.NDArray[np.int64]
 
 
 class Hits:
@@ -30,12 +33,15 @@ class Hits:
 
     def pages(self) -> Pages:
         """All pages, group by group."""
-        return self.tables[0] if len(self.tables) == 1 else np.concatenate(self.tables)
+        pages = self.tables[0]
+        for further in self.tables[1:]:
+            pages = joined(pages, further)
+        return pages
 
 
 def no_hits(groups: int) -> Hits:
     """Nothing was there."""
-    return Hits(0, [np.zeros(0, np.intp) for _ in range(groups)], [0] * groups)
+    return Hits(0, [page_array(()) for _ in range(groups)], [0] * groups)
 
 
 class Asked:
@@ -56,7 +62,7 @@ class Asked:
 def find_hits(pages: SharedPages, layout: PageLayout, numbers: Sequence[Numbers], rows: int) -> Hits:
     """The longest hit among the first ``rows`` rows, whose contents are ``numbers``, by slot. O(rows)."""
     if layout.row_pages == 1 and layout.groups[0].window_tokens is None:
-        found = pages.leading(numbers[0][:rows])
+        found = pages.contents.leading(numbers[0][:rows])
         return Hits(len(found), [found], [0])
     columns = _columns(pages, layout, numbers, rows)
     fits = np.ones(rows, np.bool_)
@@ -66,22 +72,24 @@ def find_hits(pages: SharedPages, layout: PageLayout, numbers: Sequence[Numbers]
     there = np.flatnonzero(fits)
     rows = int(there[-1]) + 1 if len(there) else 0
     dropped = [max(0, rows - window) for window in windows]
-    tables = [column[:, first:rows].T.ravel() for column, first in zip(columns, dropped, strict=True)]
+    tables = [
+        page_array(column[:, first:rows].T.ravel().tolist()) for column, first in zip(columns, dropped, strict=True)
+    ]
     return Hits(rows, tables, dropped)
 
 
-def _columns(pages: SharedPages, layout: PageLayout, numbers: Sequence[Numbers], rows: int) -> list[Pages]:
+def _columns(pages: SharedPages, layout: PageLayout, numbers: Sequence[Numbers], rows: int) -> list[Found]:
     """For each group the pages found [copies, rows], negative where there are none."""
-    columns: list[Pages] = []
+    columns: list[Found] = []
     slot = 0
     for group in layout.groups:
         slots = range(slot, slot + group.copies)
-        columns.append(np.stack([pages.contents.find_each(numbers[slot][:rows]) for slot in slots]))
+        columns.append(np.stack([pages.contents.find_each(numbers[slot])[:rows] for slot in slots]))
         slot += group.copies
     return columns
 
 
-def _there_since(column: Pages) -> Pages:
+def _there_since(column: Found) -> Found:
     """For each row the first one from which on all pages up to it are there; the next one if it has none itself."""
     rows = np.arange(column.shape[1])
     return np.maximum.accumulate(np.where((column < 0).any(axis=0), rows + 1, 0))

@@ -11,13 +11,13 @@ nothing, however large.
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from simulator.allocators.page_pool import LIST_CYCLES_PER_PAGE, FreePages
 
 RunOrder = Literal["lifo", "fifo"]
 
-_NONE = -1
+_NONE: Final = -1
 
 
 class RunPool(FreePages):

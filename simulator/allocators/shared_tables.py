@@ -5,19 +5,23 @@ The byte counts of ``base.Allocator`` are exact under sharing: a page with ``r``
 once. Only a last page right after a fork is shared while partly filled; ``SharedTail`` says how far.
 """
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 
+from librt.vecs import append, vec
+from mypy_extensions import i64
+
 from simulator.allocators.base import Occupancy, Shortfall
-from simulator.allocators.bulk import Pages, extend_table, new_table, page_array, table_pages
+from simulator.allocators.bulk import Pages, backwards, joined, page_array
 from simulator.allocators.host_pool import HostCopy, HostPool
 from simulator.allocators.paged import TABLE_ENTRY_BYTES, PagedAllocator, PagedHolding, PageGroup, PageLayout
 from simulator.allocators.prefix_cache import SharedPages
 from simulator.allocators.sharing import CowHolding, SharedTail, SharingRules, priority_of, table_of
 from simulator.config import EvictionPolicy
 from simulator.units import align_up, ceil_div
+
+_NO_PAGES = page_array(())
 
 
 class SharedTables(PagedAllocator):
@@ -104,9 +108,7 @@ class SharedTables(PagedAllocator):
         return False
 
     def _take(self, count: int) -> list[int]:
-        pages = self.pages.take(count)
-        self._count_taken(count, self.pages.search_cycles(pages))
-        return pages
+        return list(self._take_many(count))
 
     def _take_many(self, count: int) -> Pages:
         pages = self.pages.take_many(count)
@@ -134,7 +136,7 @@ class SharedTables(PagedAllocator):
     def _unshare(self, holding: PagedHolding, index: int, pages: Pages) -> None:
         """One reference less to ``pages`` of group ``index``, counted as full where others still hold them."""
         if self._reverse_release:
-            pages = pages[::-1]
+            pages = backwards(pages)
         freed = self.pages.drop(pages, holding.demand.request_id)
         self.allocated_bytes -= freed * self.layout.page_bytes
         self._count(index, owned=-freed, further=freed - len(pages))
@@ -154,13 +156,9 @@ class SharedTables(PagedAllocator):
         self._further[index] = after
 
     def _extend(self, holding: PagedHolding, needed: int) -> None:
-        if needed == 1:
-            holding.tables[0].append(self._take(1)[0])
-            self._count(0, owned=1)
-        elif needed:
-            self._hand_out(holding, self._take_many(needed), needed // self._row_pages)
         if needed:
             rows = needed // self._row_pages
+            self._hand_out(holding, self._take_many(needed), rows)
             self._set_held(holding, holding.held_tokens + rows * self.layout.page_tokens)
         holding.capacity_tokens = self._next_call(holding) if self._windowed else holding.held_tokens
 
@@ -168,10 +166,13 @@ class SharedTables(PagedAllocator):
         """Give ``pages`` to the groups: all rows of the first group, then of the next, as separate managers do."""
         start = 0
         for index, group in enumerate(self.layout.groups):
-            count = rows * group.copies
-            extend_table(table_of(holding, index), pages[start : start + count])
-            self._count(index, owned=count)
-            start += count
+            stop = start + rows * group.copies
+            table = table_of(holding, index)
+            for at in range(start, stop):
+                table = append(table, pages[at])
+            holding.tables[index] = table
+            self._count(index, owned=stop - start)
+            start = stop
 
     # ---- tables
 
@@ -179,7 +180,7 @@ class SharedTables(PagedAllocator):
         """Start an empty holding with ``rows`` rows of existing pages, ``dropped`` of them given back already."""
         for index, (group, pages) in enumerate(zip(self.layout.groups, tables, strict=True)):
             self._share(index, pages, priority=priority_of(holding))
-            holding.tables[index] = new_table(pages)
+            holding.tables[index] = joined(pages, _NO_PAGES)
             holding.dropped[index] = dropped[index]
             self.discount_bytes += self._row_bytes(group, dropped[index])
         self._set_held(holding, rows * self.layout.page_tokens)
@@ -191,24 +192,19 @@ class SharedTables(PagedAllocator):
             self._leave_tail(holding, holding.shared_tail)
         self._set_early(holding, 0)
         for index, group in enumerate(self.layout.groups):
-            self._unshare(holding, index, self._entries(holding, index))
+            self._unshare(holding, index, table_of(holding, index))
             self.discount_bytes -= self._row_bytes(group, holding.dropped[index])
-            holding.tables[index] = array("i")
+            holding.tables[index] = vec[i64]()
             holding.dropped[index] = 0
         self._set_held(holding, 0)
         holding.capacity_tokens = holding.registered = 0
 
     def _drop_rows(self, holding: PagedHolding, index: int, rows: int) -> None:
-        group, table = self.layout.groups[index], holding.tables[index]
-        self._unshare(holding, index, self._entries(holding, index)[: rows * group.copies])
-        del table[: rows * group.copies]
+        group, table = self.layout.groups[index], table_of(holding, index)
+        self._unshare(holding, index, table[: rows * group.copies])
+        holding.tables[index] = table[rows * group.copies :]
         holding.dropped[index] += rows
         self.discount_bytes += self._row_bytes(group, rows)
-
-    def _entries(self, holding: PagedHolding, index: int) -> Pages:
-        """All entries of the table of group ``index``."""
-        table = table_of(holding, index)
-        return table_pages(table, 0, len(table))
 
     def _set_early(self, holding: CowHolding, early_tokens: int) -> None:
         """Record how many tokens of shared pages the length of ``holding`` does not contain yet."""
@@ -249,10 +245,11 @@ class SharedTables(PagedAllocator):
         for index, group in enumerate(self.layout.groups):
             first = self._tail_entry(holding, index, tail.length)
             table, last = table_of(holding, index), first + group.copies
-            shared, own = table_pages(table, first, last), self._take_many(group.copies)
-            self._tell(zip(shared.tolist(), own.tolist(), strict=True))
+            shared, own = table[first:last], self._take_many(group.copies)
+            self._tell(zip(shared, own, strict=True))
             self._unshare(holding, index, shared)
-            table[first:last] = new_table(own)
+            for at in range(group.copies):
+                table[first + at] = own[at]
             self._count(index, owned=group.copies)
             self.work.copied_bytes += 2 * filled_tokens * group.token_bytes
         self.totals.cow_copies += self._row_pages * self.unit
@@ -285,7 +282,7 @@ class SharedTables(PagedAllocator):
                 self._share(index, page_array(shared), priority=priority_of(holding))
                 self._count(index, owned=len(table) - len(shared))
                 self.discount_bytes += self._row_bytes(group, copy.dropped[index])
-                holding.tables[index], holding.dropped[index] = array("i", table), copy.dropped[index]
+                holding.tables[index], holding.dropped[index] = page_array(table), copy.dropped[index]
                 placed.update(table)
             self._set_held(holding, copy.held_tokens)
             self._extend(holding, 0)

@@ -1,10 +1,10 @@
 """The rules engines follow when they share pages, and the values that sharing adds to a sequence."""
 
-from array import array
 from dataclasses import dataclass
 from typing import cast
 
 from simulator.allocators.base import Demand
+from simulator.allocators.bulk import Pages, page_array
 from simulator.allocators.page_contents import PageContents
 from simulator.allocators.page_keys import SharedDemand
 from simulator.allocators.paged import PagedHolding
@@ -55,17 +55,16 @@ class CowHolding(PagedHolding):
 
     def __init__(self, demand: Demand, groups: int) -> None:
         super().__init__(demand, groups)
-        self.tables = [array("i") for _ in range(groups)]
+        self.tables = [page_array(()) for _ in range(groups)]
         self.contents: PageContents | None = None
         self.registered = 0
         self.early_tokens = 0
         self.shared_tail: SharedTail | None = None
 
 
-def table_of(holding: PagedHolding, index: int) -> "array[int]":
+def table_of(holding: PagedHolding, index: int) -> Pages:
     """The page table of group ``index`` of a holding whose tables are arrays."""
-    table = holding.tables[index]
-    assert isinstance(table, array)
+    table: Pages = holding.tables[index]
     return table
 
 

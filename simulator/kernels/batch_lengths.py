@@ -7,7 +7,7 @@ the steps and the batch alone, so that steps taken one by one and many at once f
 steps that were not taken after all is forgotten.
 """
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 #: skews whose share of the launch, its floor included, is less than this are slight, or only just so
 SLIGHT, JUST_SLIGHT = 0.005, 0.01
@@ -15,9 +15,9 @@ SLIGHT, JUST_SLIGHT = 0.005, 0.01
 SLIGHT_GROWTH, JUST_SLIGHT_GROWTH = 1 / 16, 1 / 32
 SLIGHT_CHANGES, JUST_SLIGHT_CHANGES = 1 / 4, 1 / 16
 #: any other holds while lengths grow by this part of their mean, and nobody comes or goes
-GROWTH = 1 / 128
+GROWTH: Final = 1 / 128
 #: steps for which a skew holds at most
-MOST_STEPS = 64
+MOST_STEPS: Final = 64
 
 
 #: part of a launch, its floor included, by which a core may outgrow it

@@ -7,19 +7,19 @@ in flight in different stages is not modelled.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from simulator.device import Device
 from simulator.kernels.compute import SOFTMAX_PASSES, VECTOR_LANES
 from simulator.kernels.step_load import Lengths
 from simulator.models.model_shape import AttentionGroup, Model
 
-ACTIVATION_BYTES = 2
+ACTIVATION_BYTES: Final = 2
 # Query rows of one tile of a prefill attention kernel: K and V pass through the cores once for each tile.
-QUERY_TILE = 128
+QUERY_TILE: Final = 128
 # Collectives of a layer whose context is shared, and bytes of a log-sum-exp.
-EXCHANGES = 3
-LSE_BYTES = 4
+EXCHANGES: Final = 3
+LSE_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

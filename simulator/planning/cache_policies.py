@@ -9,7 +9,7 @@ In a trace that is held whole, blocks that come only once need no bookkeeping: a
 from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush, heapreplace
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from simulator.traffic.requests import IntArray
 #: the blocks of each request, in order; ``-k`` stands for ``k`` blocks that come only once
 Items = list[list[int]]
 
-_LONG_AGO = -(1 << 62)
+_LONG_AGO: Final = -(1 << 62)
 
 
 class Policy(Protocol):

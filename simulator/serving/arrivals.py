@@ -6,13 +6,13 @@ before it, except in a closed loop, where the end of a request may bring the nex
 
 import heapq
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from simulator.serving.ledger import Counts, Ledger
 from simulator.traffic.requests import ClosedLoop, Requests
 
 #: an instant that never comes
-NEVER_NS = 1 << 62
+NEVER_NS: Final = 1 << 62
 
 Deliver = Callable[[int], None]
 Process = Generator[Any, Any, None]

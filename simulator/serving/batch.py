@@ -9,7 +9,7 @@ sequence's own ``finish_step`` still says so.
 
 import heapq
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from simulator.serving.sequence import DECODE, PAUSED, Sequence
 from simulator.serving.windows import Windows
 
 #: tokens per tile when a kernel walks a contiguous range (what ATB and vllm-ascend use for a page)
-TILE_TOKENS = 128
+TILE_TOKENS: Final = 128
 
 
 class Stretch(NamedTuple):

@@ -1,8 +1,10 @@
 """Where the simulated clock ends: it counts nanoseconds in 64 bits."""
 
+from typing import Final
+
 from simulator.errors import InputError, Problem
 
-LAST_NS = 2**63 - 1
+LAST_NS: Final = 2**63 - 1
 
 
 def on_clock(time_ns: int) -> int:

@@ -10,6 +10,8 @@ durations and end times are vectors. Where sequences take nothing but their next
 ``page_steps``). All of it is integer arithmetic on the same numbers as one step at a time.
 """
 
+from typing import Final
+
 import numpy as np
 
 from simulator.cost import StepTimes
@@ -19,11 +21,11 @@ from simulator.serving.page_steps import PageSteps
 from simulator.serving.recorder import Recorder
 
 #: steps below which a loop is faster than arrays (about 10 us against 1.5 us a step)
-SHORTEST_STRETCH = 10
+SHORTEST_STRETCH: Final = 10
 #: the same where the loop is that of ``page_steps`` (0.1 us a step)
-SHORTEST_BESIDE_BLOCKS = 100
+SHORTEST_BESIDE_BLOCKS: Final = 100
 #: longest array taken at once; bounds what is worked out for steps that are not taken
-LONGEST_STRETCH = 512
+LONGEST_STRETCH: Final = 512
 
 
 class Leap:

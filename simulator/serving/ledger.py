@@ -7,7 +7,7 @@ Columns are typed arrays, so a million requests take some 60 MB. Times are nanos
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,10 @@ During = Literal["admission", "decode"]
 OnOom = Callable[[Sequence, Shortfall, int, During], None]
 #: told what happens to the memory of a running sequence (see ``step_log.KINDS``), and whose it is
 OnMove = Callable[[str, int], None]
-NEVER = -1
+NEVER: Final = -1
 CAUSES = ("capacity", "fragmentation")
 #: OOM events kept row by row; when there are more, every second row goes, and from then on every second event
-MAX_EVENTS = 200_000
+MAX_EVENTS: Final = 200_000
 #: when, whose, cause, whether decoding; bytes needed, free, free in one piece; events of each cause up to this one
 Event = tuple[int, int, int, int, int, int, int, int, int]
 #: the columns of a ledger, one row a request

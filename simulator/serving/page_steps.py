@@ -8,6 +8,8 @@ A block ends before a step that memory may not suffice for, and after one in whi
 the row is read off an allocator that has handed out the pages of that step.
 """
 
+from typing import Final
+
 from simulator.allocators.base import Holding
 from simulator.cost import StepTimes
 from simulator.scheduler import Scheduler
@@ -16,7 +18,7 @@ from simulator.serving.recorder import Recorder
 from simulator.serving.sequence import Sequence
 
 #: steps below which durations are asked for one by one
-_FEW = 12
+_FEW: Final = 12
 
 Due = list[list[Sequence]]
 

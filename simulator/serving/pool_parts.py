@@ -1,6 +1,7 @@
 """What a pool is sized from, and how a scenario's own size for it is read."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from simulator.config import AllocatorConfig, EngineConfig
 from simulator.errors import Problem
@@ -10,7 +11,7 @@ from simulator.models.model_shape import AttentionGroup
 from simulator.units import format_bytes
 
 #: pages of a pool that is called unlimited: more than any workload asks for, small enough for exact arithmetic
-UNLIMITED_PAGES = 1 << 40
+UNLIMITED_PAGES: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)

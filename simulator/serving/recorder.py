@@ -8,17 +8,18 @@ peaks of both. A grid does not care in how many leaps the time between was cross
 
 from dataclasses import dataclass, field
 from operator import mul
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.allocators.base import Allocator, Occupancy
 
-MAX_ROWS = 2048
+MAX_ROWS: Final = 2048
 #: finest grid of the timeline; doubled as the run gets longer
-FIRST_INTERVAL_NS = 1_000_000
+FIRST_INTERVAL_NS: Final = 1_000_000
 #: part of the time known beforehand in which a grid must have become too fine for the run to begin with the next one
-_SURELY_RUN = 16
+_SURELY_RUN: Final = 16
 
 COLUMNS = (
     "time_ns",

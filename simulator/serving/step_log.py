@@ -7,7 +7,7 @@ steps of a leap are one row, which says how many they were.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from simulator.units import NS_PER_S
 Columns = dict[str, npt.NDArray[Any]]
 
 #: rows kept of each kind; a viewer gets slow beyond. Later ones are only counted
-MAX_ROWS = 200_000
+MAX_ROWS: Final = 200_000
 _STEPS = ("instance", "start_ns", "end_ns", "steps", "sequence_steps", "prompt_tokens", "output_tokens")
 #: what can happen to the memory of a running sequence
 KINDS = ("preempted", "resumed", "swapped_out", "swapped_in", "stalled")

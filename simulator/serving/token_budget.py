@@ -14,18 +14,18 @@ client's limit; here it is the number of outputs that the request will have.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from simulator.serving.sequence import DECODE, Sequence
 
 if TYPE_CHECKING:
     from simulator.scheduler import Scheduler
 
-INITIAL_RATIO = 0.7
-LEAST_RATIO = 0.14 * INITIAL_RATIO
-DECAY_STEPS = 600
-CLIPPED_TOKENS = 4096
-RETRACT_STEPS = 20
+INITIAL_RATIO: Final = 0.7
+LEAST_RATIO: Final = 0.14 * INITIAL_RATIO
+DECAY_STEPS: Final = 600
+CLIPPED_TOKENS: Final = 4096
+RETRACT_STEPS: Final = 20
 
 
 class TokenBudget:

@@ -1,7 +1,7 @@
 """Those who look on while a run is under way: progress, interruption, recorders. They change nothing."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from simulator.allocators.base import Allocator
 from simulator.serving.ledger import Counts, Ledger
@@ -10,7 +10,7 @@ from simulator.traffic.requests import Requests
 #: called with the label of what runs, how much of how much is done, and the OOM rate so far (``None``: not known)
 Progress = Callable[[str, int, int, float | None], None]
 #: scheduling points between two looks at progress and interruption
-_WATCH_EVERY = 256
+_WATCH_EVERY: Final = 256
 
 
 class Running(Protocol):
