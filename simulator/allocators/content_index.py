@@ -12,7 +12,7 @@ import numpy.typing as npt
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from simulator.allocators.bulk import Column, Pages
+from simulator.allocators.bulk import Column, Pages, page_array
 from simulator.allocators.content_space import ContentSpace, Numbers, Span
 
 _NONE: Final = -1
@@ -69,6 +69,14 @@ class ContentIndex:
         """Whether the content of ``page`` is known."""
         return page < len(self._content_of) and self._content_of.items[page] != _NONE
 
+    def count_known(self, pages: Pages) -> int:
+        """Of how many ``pages`` the content is known."""
+        content_of, known = self._content_of.items, 0
+        for page in pages:
+            if content_of[page] >= 0:
+                known += 1
+        return known
+
     def find(self, number: int) -> int | None:
         """The page that has held this content for longest, or ``None``."""
         page = self._page_of.items[number]
@@ -93,38 +101,39 @@ class ContentIndex:
 
     def name_one(self, page: int, number: int) -> None:
         """Record the content of ``page`` if it is not known; who was found stays the one."""
-        if self._content_of.items[page] >= 0:
-            return
-        if self._page_of.items[number] < 0:
-            self._page_of.items[number] = page
-            self._content_of.items[page] = number
-        else:
-            self._name_twin(page, number)
+        self.name(page_array((page,)), page_array((number,)))
 
     def name(self, pages: Pages, numbers: Numbers) -> None:
         """``name_one`` for each, in order."""
         assert len(pages) == len(numbers), f"{len(pages)} pages for {len(numbers)} contents"
+        page_of, content_of = self._page_of.items, self._content_of.items
         for at in range(len(pages)):
-            self.name_one(pages[at], numbers[at])
+            page, number = pages[at], numbers[at]
+            if content_of[page] >= 0:
+                continue
+            if page_of[number] < 0:
+                page_of[number] = page
+                content_of[page] = number
+            else:
+                self._name_twin(page, number)
 
     def forget_one(self, page: int) -> bool:
         """The content of ``page`` will be overwritten; whether it was known."""
-        number = self._content_of.items[page]
-        if number < 0:
-            return False
-        self._content_of.items[page] = _NONE
-        if number < _TWIN:
-            self._page_of.items[number] = _NONE
-        else:
-            self._forget_twin(page, number - _TWIN)
-        return True
+        return self.forget(page_array((page,))) == 1
 
     def forget(self, pages: Pages) -> int:
         """``forget_one`` for each; how many contents were known."""
-        known = 0
+        page_of, content_of, known = self._page_of.items, self._content_of.items, 0
         for page in pages:
-            if self.forget_one(page):
-                known += 1
+            number = content_of[page]
+            if number < 0:
+                continue
+            known += 1
+            content_of[page] = _NONE
+            if number < _TWIN:
+                page_of[number] = _NONE
+            else:
+                self._forget_twin(page, number - _TWIN)
         return known
 
     # ---- looking, for checks
@@ -174,20 +183,21 @@ class ContentIndex:
 
     def _renumber(self) -> None:
         """Give up all numbers but those of contents that some page holds."""
-        page_of, content_of = self._page_of.items, self._content_of.items
-        new_of = self._space.keep(page_of)
+        content_of, first_of = self._content_of.items, self._page_of.items
+        new_of = self._space.keep(first_of)
         self._page_of = Column(_NONE)
         self._page_of.cover(self._space.size)
-        found = self._page_of.items
-        for number in range(len(new_of)):
-            page = page_of[number]
-            if page >= 0:
+        page_of = self._page_of.items
+        for page in range(len(content_of)):
+            number = content_of[page]
+            if number >= _TWIN:
+                content_of[page] = new_of[number - _TWIN] + _TWIN
+            elif number >= 0:
                 new = new_of[number]
-                found[new] = page
-                content_of[page] = new if content_of[page] < _TWIN else new + _TWIN
+                content_of[page] = new
+                page_of[new] = page
         twins: dict[int, list[int]] = {}
         for number, further in self._twins.items():
             twins[new_of[number]] = further
-            for page in further:
-                content_of[page] = new_of[number] + _TWIN
+            page_of[new_of[number]] = first_of[number]
         self._twins = twins

@@ -138,9 +138,7 @@ class SharedPages(PagePool):
     def _let_go(self, pages: Pages) -> None:
         """Nobody holds ``pages`` any more: those that can be found queue up, the others are free or queue up, too."""
         if self.order == "fifo":
-            for page in pages:
-                if self.contents.knows(page):
-                    self.cached_pages += 1
+            self.cached_pages += self.contents.count_known(pages)
             self._released.extend(pages)
             return
         known = vec[i64](capacity=len(pages))
