@@ -14,6 +14,7 @@ from engine_worlds import BYTES_PER_TOKEN, FixedCost, World, requests_of
 from scenario_text import VALID
 
 import cli
+from simulator import engine
 from simulator.allocators.base import Life
 from simulator.allocators.paged import PagedAllocator, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
@@ -133,6 +134,24 @@ def test_a_coarser_timeline_keeps_true_rows_and_every_peak(monkeypatch: pytest.M
     assert max(row[-1] for row in coarse.rows) == max(row[-1] for row in fine.rows) == fine.allocated.peak
     assert (coarse.allocated.total, coarse.used_byte_ns) == (fine.allocated.total, fine.used_byte_ns)
     assert names[-1] == "peak_allocated_bytes"
+
+
+def test_a_timeline_that_begins_coarse_has_the_rows_of_one_that_begins_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "MAX_ROWS", 32)
+    rows = [(i * 90_000_000, 1 + i % 13, 1 + i % 7) for i in range(150)]
+
+    def timeline() -> recorder.Recorder:
+        world = World(requests_of(rows), EngineConfig(max_num_seqs=5), "paged", 12, page_tokens=2)
+        return world.run(cost=FixedCost(17_000_000))[0].recorder
+
+    # 13.41 s of arrivals; a sixteenth of that is 838 ms, which 32 rows 16 ms apart lie within and 32 ms apart do not
+    assert recorder.first_interval_ns(149 * 90_000_000) == 16_000_000
+    assert recorder.first_interval_ns(0) == recorder.FIRST_INTERVAL_NS == 1_000_000
+    coarse = timeline()
+    monkeypatch.setattr(engine, "first_interval_ns", lambda known_ns: recorder.FIRST_INTERVAL_NS)
+    fine = timeline()
+    assert coarse.rows == fine.rows and len(fine.rows) > 16
+    assert coarse.interval_ns == fine.interval_ns > 16_000_000
 
 
 def test_a_result_says_how_coarse_its_timeline_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
