@@ -31,7 +31,7 @@ COLLECTIVE_KERNELS: Final = 2
 # Steps whose context-free part is remembered: decode batches come back again and again, prefill steps seldom.
 KNOWN_BASES: Final = 4096
 # Below this many steps one by one is faster than arrays, whose every operation has a fixed cost.
-SHORT_ARRAY: Final = 20
+SHORT_ARRAY: Final = 100
 
 
 class StepTimes(Protocol):

@@ -65,7 +65,7 @@ def test_a_leaping_run_equals_a_stepping_run_byte_for_byte(world: World) -> None
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(world=worlds(), page=st.sampled_from([4, 128]), array=st.sampled_from([1, 20]))
 def test_a_leaping_run_equals_a_stepping_run_under_the_cost_model(world: World, page: int, array: int) -> None:
-    with mock.patch("simulator.cost.SHORT_ARRAY", array):
+    with mock.patch("simulator.cost.SHORT_ARRAY", array), mock.patch("simulator.serving.page_steps.SHORT_ARRAY", array):
         assert_same(world, step_cost(page, "llama-3.2-1b" if world.window_tokens is None else "gemma-3-27b"))
 
 

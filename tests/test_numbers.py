@@ -144,14 +144,14 @@ def test_a_timeline_that_begins_coarse_has_the_rows_of_one_that_begins_fine(monk
         world = World(requests_of(rows), EngineConfig(max_num_seqs=5), "paged", 12, page_tokens=2)
         return world.run(cost=FixedCost(17_000_000))[0].recorder
 
-    # 13.41 s of arrivals; a sixteenth of that is 838 ms, which 32 rows 16 ms apart lie within and 32 ms apart do not
-    assert recorder.first_interval_ns(149 * 90_000_000) == 16_000_000
+    # 13.41 s of arrivals; in a quarter of that, 3.35 s, 32 rows lie that are 64 ms apart, but not if they are 128 ms
+    assert recorder.first_interval_ns(149 * 90_000_000) == 64_000_000
     assert recorder.first_interval_ns(0) == recorder.FIRST_INTERVAL_NS == 1_000_000
     coarse = timeline()
     monkeypatch.setattr(engine, "first_interval_ns", lambda known_ns: recorder.FIRST_INTERVAL_NS)
     fine = timeline()
     assert coarse.rows == fine.rows and len(fine.rows) > 16
-    assert coarse.interval_ns == fine.interval_ns > 16_000_000
+    assert coarse.interval_ns == fine.interval_ns > 64_000_000
 
 
 def test_a_result_says_how_coarse_its_timeline_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

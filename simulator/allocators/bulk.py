@@ -1,4 +1,4 @@
-"""Page ids and other numbers in packed arrays, of eight bytes each.
+"""Page ids and other numbers in packed arrays: eight bytes each on their way and in page tables, four in columns.
 
 Compiled, a step of a loop over a ``vec`` takes a few nanoseconds, so that what happens to many pages is written as what
 happens to each of them. ``append`` returns what the longer array is called from then on.
@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from librt.vecs import append, vec
-from mypy_extensions import i64
+from mypy_extensions import i32, i64
 
 Pages: TypeAlias = "vec[i64]"
 
@@ -27,15 +27,15 @@ class Column:
     def __init__(self, empty: int) -> None:
         #: what stands where nothing was written yet
         self.empty = empty
-        self.items = vec[i64]()
+        self.items = vec[i32]()
 
     def __len__(self) -> int:
         return len(self.items)
 
     @property
-    def view(self) -> npt.NDArray[np.int64]:
+    def view(self) -> npt.NDArray[np.int32]:
         """The same memory for NumPy, until the column grows."""
-        return np.frombuffer(memoryview(self.items), np.int64)
+        return np.frombuffer(memoryview(self.items), np.int32)
 
     def cover(self, places: int) -> None:
         """Make room for the places below ``places``; amortised O(1) a place."""
@@ -72,5 +72,10 @@ def backwards(pages: Pages) -> Pages:
     return turned
 
 
-# lets ``copy`` and process pools take an array along
+def _small(numbers: Iterable[int]) -> "vec[i32]":
+    return vec[i32](numbers)
+
+
+# lets ``copy`` and process pools take arrays along
 copyreg.pickle(type(page_array(())), lambda pages: (page_array, (list(pages),)))
+copyreg.pickle(type(_small(())), lambda numbers: (_small, (list(numbers),)))

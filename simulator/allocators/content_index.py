@@ -1,6 +1,6 @@
 """Which page holds a given content, and which content a given page holds.
 
-Contents are numbers (``content_space``), so both directions are columns of integers, eight bytes a page each. Further
+Contents are numbers (``content_space``), so both directions are columns of integers, four bytes a page each. Further
 pages with a content that is there already, *twins*, are rare; they stand in a dictionary and bear a mark.
 """
 
@@ -17,7 +17,7 @@ from simulator.allocators.content_space import ContentSpace, Numbers, Span
 
 _NONE: Final = -1
 #: added to the number of a content that several pages hold
-_TWIN: Final = 1 << 40
+_TWIN: Final = 1 << 30
 #: numbers below which it is not worth making room
 _SMALL: Final = 1 << 14
 #: numbers for each page: when there are more, those of contents that are gone are used again
@@ -84,11 +84,12 @@ class ContentIndex:
 
     def find_each(self, numbers: Numbers) -> npt.NDArray[np.int64]:
         """``find`` for each of ``numbers``, negative where there is none."""
-        return self._page_of.view[np.frombuffer(memoryview(numbers), np.int64)]
+        return self._page_of.view[np.frombuffer(memoryview(numbers), np.int64)].astype(np.int64)
 
     def leading(self, numbers: Numbers) -> Pages:
         """Pages of the contents up to the first one that is not there."""
         page_of = self._page_of.items
+        page: int
         pages = vec[i64](capacity=len(numbers))
         for number in numbers:
             page = page_of[number]
@@ -107,6 +108,8 @@ class ContentIndex:
         """``name_one`` for each, in order."""
         assert len(pages) == len(numbers), f"{len(pages)} pages for {len(numbers)} contents"
         page_of, content_of = self._page_of.items, self._content_of.items
+        page: int
+        number: int
         for at in range(len(pages)):
             page, number = pages[at], numbers[at]
             if content_of[page] >= 0:
@@ -124,6 +127,7 @@ class ContentIndex:
     def forget(self, pages: Pages) -> int:
         """``forget_one`` for each; how many contents were known."""
         page_of, content_of, known = self._page_of.items, self._content_of.items, 0
+        number: int
         for page in pages:
             number = content_of[page]
             if number < 0:
@@ -150,7 +154,7 @@ class ContentIndex:
         """Assert that both directions agree; O(pages)."""
         page_of, content_of = self._page_of.view, self._content_of.view
         numbers = np.flatnonzero(page_of >= 0)
-        marks = np.zeros(len(page_of), np.int64)
+        marks = np.zeros(len(page_of), np.int32)
         marks[list(self._twins)] = _TWIN
         told = content_of[page_of[numbers]]
         assert np.array_equal(told, numbers + marks[numbers]), "a page is found by another content"
@@ -168,7 +172,8 @@ class ContentIndex:
         """``page`` has a content that another page holds already."""
         self._twins.setdefault(number, []).append(page)
         self._content_of.items[page] = number + _TWIN
-        self._content_of.items[self._page_of.items[number]] = number + _TWIN
+        first: int = self._page_of.items[number]
+        self._content_of.items[first] = number + _TWIN
 
     def _forget_twin(self, page: int, number: int) -> None:
         """Another page than ``page`` still holds the content."""
@@ -179,7 +184,8 @@ class ContentIndex:
             twins.remove(page)
         if not twins:
             del self._twins[number]
-            self._content_of.items[self._page_of.items[number]] = number
+            first: int = self._page_of.items[number]
+            self._content_of.items[first] = number
 
     def _renumber(self) -> None:
         """Give up all numbers but those of contents that some page holds."""
@@ -188,16 +194,21 @@ class ContentIndex:
         self._page_of = Column(_NONE)
         self._page_of.cover(self._space.size)
         page_of = self._page_of.items
+        number: int
+        new: int
+        page: int
         for page in range(len(content_of)):
             number = content_of[page]
             if number >= _TWIN:
-                content_of[page] = new_of[number - _TWIN] + _TWIN
+                new = new_of[number - _TWIN]
+                content_of[page] = new + _TWIN
             elif number >= 0:
                 new = new_of[number]
                 content_of[page] = new
                 page_of[new] = page
         twins: dict[int, list[int]] = {}
         for number, further in self._twins.items():
-            twins[new_of[number]] = further
-            page_of[new_of[number]] = first_of[number]
+            new = new_of[number]
+            twins[new] = further
+            page_of[new] = first_of[number]
         self._twins = twins

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from librt.vecs import append, vec
-from mypy_extensions import i64
+from mypy_extensions import i32, i64
 
 Span = tuple[int, int, int]
 """``(name, first, last)``: the pages ``first .. last - 1`` of the line ``name``."""
@@ -51,7 +51,7 @@ class ContentSpace:
         """Every run: name, first and last position, and the first number."""
         yield from zip(self._names, self._firsts, self._lasts, self._bases, strict=True)
 
-    def keep(self, page_of: Numbers) -> Numbers:
+    def keep(self, page_of: "vec[i32]") -> Numbers:
         """Forget the numbers for which ``page_of`` is negative. For each old number the new one; those of contents that
         are gone mean nothing. O(size)."""
         names, firsts, lasts, bases = self._names, self._firsts, self._lasts, self._bases

@@ -110,8 +110,10 @@ class ReleaseQueue(EvictionOrder):
         if len(self._entries) > 2 * self._count + _SMALL:
             self._sweep()
         entries, entry = self._entries, self._entry.items
+        at: int
         for page in pages:
-            entry[page] = len(entries)
+            at = len(entries)
+            entry[page] = at
             entries = append(entries, page)
         self._entries = entries
         self._count += len(pages)
@@ -153,6 +155,7 @@ class ReleaseQueue(EvictionOrder):
     def _sweep(self) -> None:
         """Keep only entries that count."""
         live, entry = self._live(), self._entry.items
+        at: int
         for at in range(len(live)):
             entry[live[at]] = at
         self._entries, self._taken = live, 0

@@ -4,12 +4,12 @@ A page is *owned* (one reference or more), *cached* (none, but its content is kn
 Cached pages are given up one by one, in the order of an ``EvictionOrder``, only when nothing free is left; until then a
 request that begins with the same content takes them back. So cached pages count as available.
 
-Everything that is known of a page stands in columns of integers (``content_index``, ``eviction``), some 80 bytes
+Everything that is known of a page stands in columns of integers (``content_index``, ``eviction``), some 40 bytes
 a page.
 """
 
 from librt.vecs import append, vec
-from mypy_extensions import i64
+from mypy_extensions import i32, i64
 
 from simulator.allocators.bulk import Column, Pages
 from simulator.allocators.content_index import ContentIndex
@@ -50,7 +50,7 @@ class SharedPages(PagePool):
         return super().__len__() + self._released.count
 
     @property
-    def references(self) -> Pages:
+    def references(self) -> "vec[i32]":
         """References to each page handed out so far."""
         return self._references.items
 

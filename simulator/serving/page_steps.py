@@ -8,17 +8,12 @@ A block ends before a step that memory may not suffice for, and after one in whi
 the row is read off an allocator that has handed out the pages of that step.
 """
 
-from typing import Final
-
 from simulator.allocators.base import Holding
-from simulator.cost import StepTimes
+from simulator.cost import SHORT_ARRAY, StepTimes
 from simulator.scheduler import Scheduler
 from simulator.serving.clock import on_clock
 from simulator.serving.recorder import Recorder
 from simulator.serving.sequence import Sequence
-
-#: steps below which durations are asked for one by one
-_FEW: Final = 12
 
 Due = list[list[Sequence]]
 
@@ -84,7 +79,7 @@ class PageSteps:
         if cost.fixed_ns is not None:
             return [cost.fixed_ns] * len(due)
         batch, size = self._batch, self._batch.size
-        if len(due) >= _FEW:
+        if len(due) >= SHORT_ARRAY:
             sums = batch.stretch(step, len(due), [len(some) for some in due])
             durations: list[int] = cost.decode_ns_array(size, *sums).tolist()
         else:

@@ -19,7 +19,7 @@ MAX_ROWS: Final = 2048
 #: finest grid of the timeline; doubled as the run gets longer
 FIRST_INTERVAL_NS: Final = 1_000_000
 #: part of the time known beforehand in which a grid must have become too fine for the run to begin with the next one
-_SURELY_RUN: Final = 16
+_SURELY_RUN: Final = 4
 
 COLUMNS = (
     "time_ns",
