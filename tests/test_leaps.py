@@ -5,7 +5,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from engine_worlds import World, worlds
+from engine_worlds import World, requests_of, worlds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +67,16 @@ def test_a_leaping_run_equals_a_stepping_run_byte_for_byte(world: World) -> None
 def test_a_leaping_run_equals_a_stepping_run_under_the_cost_model(world: World, page: int, array: int) -> None:
     with mock.patch("simulator.cost.SHORT_ARRAY", array), mock.patch("simulator.serving.page_steps.SHORT_ARRAY", array):
         assert_same(world, step_cost(page, "llama-3.2-1b" if world.window_tokens is None else "gemma-3-27b"))
+
+
+def test_who_comes_back_leaves_the_way_free_from_the_next_step_on() -> None:
+    """Both prompts fill the pool; the second one is swapped out, comes back when the first is done, and has two more
+    tokens to go. While it was away nobody could have been admitted; from then on memory is free for whoever comes."""
+    engine = EngineConfig(
+        profile="vllm-0.6", scheduler="prefill_first", on_oom="preempt_swap", max_num_seqs=2, max_num_batched_tokens=4
+    )
+    world = World(requests_of([(0, 1, 2), (0, 1, 3)]), engine, "paged_cow", 4, page_tokens=8, window_tokens=5)
+    assert_same(world, step_cost(4, "gemma-3-27b"))
 
 
 @cache

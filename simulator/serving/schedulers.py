@@ -34,11 +34,13 @@ class PrefillFirstScheduler(Scheduler):
         if not self.preempted_in_step:
             self._admit_waiting(budget, now)
         if not self.load.prefill_tokens:
-            before, seated = self.chances(), len(self.running)
+            before, seated, away = self.chances(), len(self.running), len(self.swapped)
             self._continue_running(self.engine.max_num_batched_tokens, now)
             if not self.preempted_in_step:
                 self._resume_swapped(self.engine.max_num_batched_tokens, now)
-            self.chances_changed = self.better(before) or len(self.running) < seated
+            # nobody is admitted while somebody is swapped out
+            back = away > 0 and not self.swapped
+            self.chances_changed = self.better(before) or len(self.running) < seated or back
         self._add_decodes(now)
         return self.load if self.load.decode_sequences or self.load.prefill_tokens else None
 
