@@ -13,15 +13,13 @@ from librt.vecs import append, vec
 from mypy_extensions import i64
 
 from simulator.allocators.base import Occupancy, Shortfall
-from simulator.allocators.bulk import Pages, backwards, joined, page_array
+from simulator.allocators.bulk import Pages, backwards, page_array
 from simulator.allocators.host_pool import HostCopy, HostPool
 from simulator.allocators.paged import TABLE_ENTRY_BYTES, PagedAllocator, PagedHolding, PageGroup, PageLayout
 from simulator.allocators.prefix_cache import SharedPages
 from simulator.allocators.sharing import CowHolding, SharedTail, SharingRules, priority_of, table_of
 from simulator.config import EvictionPolicy
 from simulator.units import align_up, ceil_div
-
-_NO_PAGES = page_array(())
 
 
 class SharedTables(PagedAllocator):
@@ -180,7 +178,7 @@ class SharedTables(PagedAllocator):
         """Start an empty holding with ``rows`` rows of existing pages, ``dropped`` of them given back already."""
         for index, (group, pages) in enumerate(zip(self.layout.groups, tables, strict=True)):
             self._share(index, pages, priority=priority_of(holding))
-            holding.tables[index] = joined(pages, _NO_PAGES)
+            holding.tables[index] = pages[:]
             holding.dropped[index] = dropped[index]
             self.discount_bytes += self._row_bytes(group, dropped[index])
         self._set_held(holding, rows * self.layout.page_tokens)
