@@ -51,6 +51,23 @@ def test_a_prompt_takes_window_pages_only_for_its_last_window() -> None:
     assert allocator.discount_bytes == 12 * WINDOW_BYTES
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 3, 6])
+@pytest.mark.parametrize("page_tokens", [1, 3, 4])
+def test_slots_ahead_of_a_piece_of_a_prompt_take_no_page_from_what_comes_next(ahead: int, page_tokens: int) -> None:
+    """A piece of ``computed`` tokens is given ``ahead`` slots more. The token after it, at position ``computed``, sees
+    itself and the four before it."""
+    for computed in range(1, 30):
+        allocator = build(60, 60, page_tokens=page_tokens, lookahead_tokens=ahead)
+        holding = allocator.admit(life(60), computed + ahead)
+        assert holding is not None
+        first_seen = max(0, computed - 4)
+        assert holding.dropped[1] <= first_seen // page_tokens, f"{computed} tokens: a page in the window is missing"
+        # what is not needed is at most what the last token computed sees and the next one does not
+        assert holding.dropped[1] >= max(0, computed - 5) // page_tokens
+        assert (holding.dropped[1] + len(holding.tables[1])) * page_tokens >= computed + ahead
+        allocator.check([holding])
+
+
 def test_growth_gives_back_what_has_left_the_window_even_when_it_then_fails() -> None:
     allocator = build(3, 2)
     holding = allocator.admit(life(10), 10)

@@ -70,12 +70,12 @@ def test_a_page_given_to_somebody_else_is_no_parent_of_what_was_built_on_it_befo
     order.built(0, on=-1, priority=0)
     order.built(1, on=0, priority=0)
     order.extend(page_array([0]))
-    assert order.take(1).tolist() == [0]
+    assert list(order.take(1)) == [0]
     order.built(0, on=-1, priority=0)
     order.extend(page_array([1]))
     order.extend(page_array([0]))
     # the page filled last goes first, and nothing of its content lies on it
-    assert order.take(2).tolist() == [0, 1]
+    assert list(order.take(2)) == [0, 1]
 
 
 def test_the_end_of_a_step_moves_nothing_and_is_due_only_while_hits_wait_to_be_computed() -> None:

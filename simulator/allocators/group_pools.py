@@ -90,6 +90,7 @@ class GroupPools(PagedAllocator):
         null_page: bool = True,
         reverse_release: bool = False,
         chunk_tokens: int = 0,
+        lookahead_tokens: int = 0,
     ) -> None:
         nulls = len(sizes) if null_page else 0
         super().__init__(
@@ -100,6 +101,8 @@ class GroupPools(PagedAllocator):
             chunk_tokens=chunk_tokens,
         )
         self.cycles_per_page = None
+        # slots beyond what is computed that every call asks for
+        self._lookahead_tokens = lookahead_tokens
         self.own = layout
         self.sizes = tuple(sizes)
         self.pool = self.pools = Pools(sizes, free_order, null_pages=nulls)
@@ -122,8 +125,7 @@ class GroupPools(PagedAllocator):
         if not whole:
             return super()._peak_rows(group, prompt_tokens, final_tokens)
         # a prompt in one piece takes only its last window; then the window moves on token by token
-        first = max(0, prompt_tokens - group.window_tokens) // self.layout.page_tokens
-        prompt_rows = ceil_div(prompt_tokens, self.layout.page_tokens) - first
+        prompt_rows = self._new_rows_of(group, prompt_tokens + self._lookahead_tokens)
         return max(prompt_rows, super()._peak_rows(group, 1, final_tokens))
 
     def free_rows(self) -> int:
@@ -214,11 +216,15 @@ class GroupPools(PagedAllocator):
         return sum(count * size for count, size in zip(pages, self._page_bytes, strict=True))
 
     def _new_rows(self, tokens: int) -> list[int]:
-        """Pages of each group for a new sequence of ``tokens``: of window groups only what the last token sees."""
-        page_tokens = self.layout.page_tokens
-        windows = (group.window_tokens for group in self.layout.groups)
-        firsts = (0 if window is None else max(0, tokens - window) // page_tokens for window in windows)
-        return [ceil_div(tokens, page_tokens) - first for first in firsts]
+        """Pages of each group for a new sequence of ``tokens``."""
+        return [self._new_rows_of(group, tokens) for group in self.layout.groups]
+
+    def _new_rows_of(self, group: PageGroup, tokens: int) -> int:
+        """Of a window group only what the last token computed sees, which lies before the look-ahead slots."""
+        rows = ceil_div(tokens, self.layout.page_tokens)
+        if group.window_tokens is None:
+            return rows
+        return rows - max(0, tokens - self._lookahead_tokens - group.window_tokens) // self.layout.page_tokens
 
     def _all_enough(self, rows: Sequence[int], keep: Sequence[int]) -> bool:
         free = [len(pool) for pool in self.pools.pools]

@@ -67,6 +67,7 @@ def group_pools(config: PagedConfig, parts: PoolParts, *, budget: int, key: str)
         null_page=null_page,
         reverse_release=profile.reverse_release,
         chunk_tokens=0 if engine.scheduler == "static" else engine.max_num_batched_tokens,
+        lookahead_tokens=engine.num_lookahead_tokens,
     )
 
 
