@@ -8,6 +8,7 @@ from cow_world import Sequence
 from simulator.allocators.base import Leak, Life
 from simulator.allocators.faults import FaultyAllocator, Injected
 from simulator.allocators.forwarding import innermost
+from simulator.allocators.host_pool import HostPool
 from simulator.allocators.paged import PagedAllocator, PagedHolding, PageGroup, PageLayout, plain_layout
 from simulator.allocators.paged_cow import PagedCowAllocator
 from simulator.config import FaultKind
@@ -82,3 +83,21 @@ def test_what_a_window_has_dropped_and_what_is_padded_is_lost_with_its_sequence_
     # three pages and two; a token past the end, over both groups; padding of all five pages
     padding = 3 * (page_bytes - 40) + 2 * (page_bytes - 20)
     assert allocator.leak() == Leak(allocated_bytes=5 * page_bytes, discount_bytes=20, tail_bytes=15 + padding)
+
+
+@pytest.mark.parametrize("sharing", [False, True])
+@pytest.mark.parametrize("kind", ["forgotten_decrement", "stale_page_table", "double_release"])
+def test_no_mistake_is_made_with_pages_at_the_end_of_who_has_none(kind: FaultKind, sharing: bool) -> None:
+    """A sequence that ends in host memory holds no page: its end is as it should be, and gives the host's back."""
+    layout, host = plain_layout(page_tokens=4, bytes_per_token=10), HostPool(4)
+    inner = (
+        PagedCowAllocator(layout, max_pages=16, host=host)
+        if sharing
+        else PagedAllocator(layout, max_pages=16, host=host)
+    )
+    allocator = FaultyAllocator(inner, kind)
+    holding = allocator.admit(Sequence(1, 7, 1, computed_tokens=7), 7)
+    assert holding is not None and allocator.swap_out([holding]) is not None
+    assert (inner.free_pages(), host.free_pages) == (16, 2)
+    allocator.release(holding)
+    assert (allocator.injected, inner.free_pages(), host.free_pages) == ([], 16, 4)
