@@ -265,9 +265,7 @@ class Engine:
 
     def _known_ns(self) -> int:
         """How long the run will last at least, unless it comes to a standstill: arrivals of users are not known."""
-        if self.requests.closed is not None or not len(self.requests):
-            return 0
-        last_ns = int(self.requests.arrival_ns[-1])
+        last_ns = self.requests.last_arrival_ns
         return last_ns if self.horizon_ns is None else min(last_ns, self.horizon_ns)
 
     # ---- waiting and stopping

@@ -30,10 +30,11 @@ class CalendarMachine(RuleBasedStateMachine):
         self.due[sequence] = step if step <= sequence.finish_step else NEVER
         self.events.append(step)
 
-    @rule(ahead=st.integers(1, 14), lasts=st.integers(0, 30), older=st.integers(0, 2), seat=st.integers(0, 2))
-    def come(self, ahead: int, lasts: int, older: int, seat: int) -> None:
-        sequence = Sequence(self.admitted, prompt_tokens=1, output_tokens=1, arrival_ns=0, sample=seat)
-        sequence.serial = self.admitted - older  # a request's other samples come later with its serial
+    @rule(ahead=st.integers(1, 14), lasts=st.integers(0, 30), older=st.integers(0, 2))
+    def come(self, ahead: int, lasts: int, older: int) -> None:
+        sequence = Sequence(self.admitted, prompt_tokens=1, output_tokens=1, arrival_ns=0, sample=self.admitted)
+        # a request's other samples come later, with its serial and seats of their own
+        sequence.serial = self.admitted - older
         self.admitted += 1
         sequence.finish_step = self.now + 1 + lasts
         self.put(sequence, self.now + ahead)

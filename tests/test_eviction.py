@@ -72,10 +72,7 @@ def name_in_both(
 ) -> None:
     known = {page for pages in model.values() for page in pages}
     numbers = index.numbers([(name, first, first + len(pages))])
-    if len(pages) == 1:
-        index.name_one(pages[0], numbers[0])
-    else:
-        index.name(page_array(pages), numbers)
+    index.name(page_array(pages), numbers)
     for position, page in enumerate(pages, first):
         if page not in known:
             model.setdefault((name, position), []).append(page)
@@ -83,7 +80,7 @@ def name_in_both(
 
 def forget_in_both(index: ContentIndex, model: dict[tuple[int, int], list[int]], pages: list[int]) -> None:
     held = [(content, page) for content, holders in model.items() for page in holders if page in pages]
-    forgotten = index.forget_one(pages[0]) if len(pages) == 1 else index.forget(page_array(pages))
+    forgotten = index.forget(page_array(pages))
     assert forgotten == len(held)
     for content, page in held:
         model[content].remove(page)

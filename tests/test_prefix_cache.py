@@ -161,7 +161,7 @@ def test_taking_many_pages_is_taking_one_after_the_other(order: FreeOrder, data:
     for round_number in range(data.draw(st.integers(1, 8))):
         count = data.draw(st.integers(0, len(many)))
         taken = list(many.take_many(count))
-        assert [one_by_one.take_one() for _ in range(count)] == taken
+        assert [one_by_one.take(1)[0] for _ in range(count)] == taken
         known = data.draw(st.integers(0, count))
         held += taken
         gone = [held.pop(data.draw(st.integers(0, len(held) - 1))) for _ in range(len(held) // 2)]

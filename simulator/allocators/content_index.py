@@ -12,7 +12,7 @@ import numpy.typing as npt
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from simulator.allocators.bulk import Column, Pages, page_array
+from simulator.allocators.bulk import Column, Pages
 from simulator.allocators.content_space import ContentSpace, Numbers, Span
 
 _NONE: Final = -1
@@ -100,12 +100,8 @@ class ContentIndex:
 
     # ---- changing
 
-    def name_one(self, page: int, number: int) -> None:
-        """Record the content of ``page`` if it is not known; who was found stays the one."""
-        self.name(page_array((page,)), page_array((number,)))
-
     def name(self, pages: Pages, numbers: Numbers) -> None:
-        """``name_one`` for each, in order."""
+        """Record the contents of ``pages``, in order, where they are not known; who was found stays the one."""
         assert len(pages) == len(numbers), f"{len(pages)} pages for {len(numbers)} contents"
         page_of, content_of = self._page_of.items, self._content_of.items
         page: int
@@ -120,12 +116,8 @@ class ContentIndex:
             else:
                 self._name_twin(page, number)
 
-    def forget_one(self, page: int) -> bool:
-        """The content of ``page`` will be overwritten; whether it was known."""
-        return self.forget(page_array((page,))) == 1
-
     def forget(self, pages: Pages) -> int:
-        """``forget_one`` for each; how many contents were known."""
+        """The contents of ``pages`` will be overwritten; how many were known."""
         page_of, content_of, known = self._page_of.items, self._content_of.items, 0
         number: int
         for page in pages:

@@ -21,18 +21,8 @@ class ContentSpace:
     """Numbers given out so far. They hold until ``keep`` gives new ones, which a change of ``epoch`` tells."""
 
     def __init__(self) -> None:
-        #: numbers given out: all are below
-        self.size = 0
         self.epoch = 0
-        # of each name, the run made last
-        self._named: dict[int, int] = {}
-        # of each run, in the order of their numbers, which have no gaps: its name, its positions from the first to
-        # before the last, the first number, and the run of that name made before (-1: none)
-        self._names: list[int] = []
-        self._firsts = vec[i64]()
-        self._lasts = vec[i64]()
-        self._bases = vec[i64]()
-        self._others = vec[i64]()
+        self._clear()
 
     def numbers(self, spans: Sequence[Span]) -> Numbers:
         """The numbers of all contents in ``spans``, new ones where there are none."""
@@ -75,9 +65,13 @@ class ContentSpace:
         return renumbered
 
     def _clear(self) -> None:
+        #: numbers given out: all are below
         self.size = 0
-        self._named = {}
-        self._names = []
+        # of each name, the run made last
+        self._named: dict[int, int] = {}
+        # of each run, in the order of their numbers, which have no gaps: its name, its positions from the first to
+        # before the last, the first number, and the run of that name made before (-1: none)
+        self._names: list[int] = []
         self._firsts = vec[i64]()
         self._lasts = vec[i64]()
         self._bases = vec[i64]()

@@ -308,7 +308,7 @@ class PagedCowAllocator(SharedTables):
         if twin is None:
             below = entry - self.layout.groups[index].copies
             self.pages.built(page_array([page]), on=table[below] if below >= 0 else -1, priority=priority)
-            self.pages.name_one(page, number)
+            self.pages.name(page_array([page]), page_array([number]))
             # generated pages are found by nobody but their own sequence, when it resumes
             if self.rules.computed_next_step and holding.registered * self.layout.page_tokens <= demand.prompt_tokens:
                 self._uncomputed.add(page)

@@ -56,17 +56,6 @@ class SharedPages(PagePool):
 
     # ---- references
 
-    def take_one(self) -> int:
-        """``take`` for a single page."""
-        if super().__len__():
-            page = super().take(1)[0]
-            self._cover(self._fresh)
-        else:
-            page = self._reclaim(1)[0]
-        self.total_references += 1
-        self._references.items[page] = 1
-        return page
-
     def take_many(self, count: int) -> Pages:
         """``count`` pages, each with one reference, in the order of reuse; the caller has checked that they exist."""
         free = min(super().__len__(), count)
@@ -163,11 +152,6 @@ class SharedPages(PagePool):
             if not self.contents.knows(page):
                 self._released.built(page, on=on, priority=priority)
             on = page
-
-    def name_one(self, page: int, number: int) -> None:
-        """``name`` for a single page."""
-        self.version = object()
-        self.contents.name_one(page, number)
 
     def name(self, pages: Pages, numbers: Numbers) -> None:
         """Record the content of ``pages`` where it is not known. A page found earlier for a content stays the one

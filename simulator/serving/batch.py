@@ -17,7 +17,7 @@ import numpy.typing as npt
 from simulator.kernels.batch_lengths import Skews, StepLengths
 from simulator.kernels.step_load import Lengths
 from simulator.serving.due_calendar import DueCalendar
-from simulator.serving.sequence import DECODE, PAUSED, Sequence
+from simulator.serving.sequence import DECODE, PAUSED, Sequence, admission_order
 from simulator.serving.windows import Windows
 
 #: tokens per tile when a kernel walks a contiguous range (what ATB and vllm-ascend use for a page)
@@ -231,10 +231,6 @@ def _sort_by_admission(sequences: list[Sequence]) -> None:
     last = -1
     for sequence in sequences:
         if sequence.serial <= last:
-            sequences.sort(key=_admission_order)
+            sequences.sort(key=admission_order)
             return
         last = sequence.serial
-
-
-def _admission_order(sequence: Sequence) -> tuple[int, int]:
-    return sequence.serial, sequence.seat

@@ -8,7 +8,7 @@ that step until it comes; an entry counts only while the sequence's ``due_step``
 
 import heapq
 
-from simulator.serving.sequence import Sequence
+from simulator.serving.sequence import Sequence, admission_order
 
 
 class DueCalendar:
@@ -136,7 +136,7 @@ class DueCalendar:
             self._looked_to = step - 1
         some = self._ring[seat]
         at = len(some)
-        while at and _admitted_before(sequence, some[at - 1]):
+        while at and admission_order(sequence) < admission_order(some[at - 1]):
             at -= 1
         some.insert(at, sequence)
 
@@ -146,7 +146,3 @@ class DueCalendar:
             self._ring[seat].remove(sequence)
             sequence.ring_seat = -1
             self._seated -= 1
-
-
-def _admitted_before(one: Sequence, other: Sequence) -> bool:
-    return one.serial < other.serial or (one.serial == other.serial and one.seat < other.seat)

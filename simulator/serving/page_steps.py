@@ -8,7 +8,6 @@ A block ends before a step that memory may not suffice for, and after one in whi
 the row is read off an allocator that has handed out the pages of that step.
 """
 
-from simulator.allocators.base import Holding
 from simulator.cost import SHORT_ARRAY, StepTimes
 from simulator.scheduler import Scheduler
 from simulator.serving.clock import on_clock
@@ -104,7 +103,7 @@ class PageSteps:
     def _give_out(self, due: Due, rows: int) -> None:
         sequences = [sequence for some in due for sequence in some]
         assert len(sequences) == rows
-        self._allocator.grow_each([_holding(sequence) for sequence in sequences])
+        self._allocator.grow_each([Scheduler.holding(sequence) for sequence in sequences])
         self._allocator.work.clear()  # it is in the durations
         self._batch.have_taken_pages(sequences)
 
@@ -116,15 +115,9 @@ class PageSteps:
             return 0
         for some, duration in zip(due, durations, strict=False):
             for sequence in some:
-                holding = _holding(sequence)
+                holding = Scheduler.holding(sequence)
                 beyond = holding.held_tokens - holding.final_tokens
                 if beyond > 0:
                     tail_token_ns += min(beyond, page_tokens) * left_ns
             left_ns -= duration
         return tail_token_ns * self._allocator.bytes_per_token
-
-
-def _holding(sequence: Sequence) -> Holding:
-    holding = sequence.holding
-    assert holding is not None
-    return holding

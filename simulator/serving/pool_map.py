@@ -45,8 +45,7 @@ class PoolMaps:
         self.maps: list[PoolMap] = []
 
     def __call__(self, allocator: Allocator, requests: Requests) -> Callable[[Any], None]:
-        last_arrival_ns = int(requests.arrival_ns[-1]) if len(requests) else 0
-        self.maps.append(PoolMap(allocator, last_arrival_ns))
+        self.maps.append(PoolMap(allocator, requests.last_arrival_ns))
         return self.maps[-1].observe
 
 

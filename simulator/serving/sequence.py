@@ -150,3 +150,8 @@ class Sequence:
 
     def __repr__(self) -> str:
         return f"<request {self.request_id}.{self.sample} {self.state.name.lower()}>"
+
+
+def admission_order(sequence: Sequence) -> tuple[int, int]:
+    """Sorts sequences by admission, the samples of a request by their seats."""
+    return sequence.serial, sequence.seat

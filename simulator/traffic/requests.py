@@ -98,6 +98,11 @@ class Requests:
     def __len__(self) -> int:
         return len(self.arrival_ns)
 
+    @property
+    def last_arrival_ns(self) -> int:
+        """When the last request comes; 0 where that is not known beforehand, and where there is none."""
+        return int(self.arrival_ns[-1]) if len(self) else 0
+
     def keep(self, mask: BoolArray) -> "Requests":
         """The requests where ``mask`` (one flag a request) is true, with the times they have here and no users."""
         return replace(
